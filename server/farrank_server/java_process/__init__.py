@@ -1,1 +1,1 @@
-"""A child process that runs Java: how it is started (`jvm`) and how its parent talks to it (`frames`)."""
+"""A child process that runs Java: `jvm` starts Java, and `frames` is the protocol with the parent."""

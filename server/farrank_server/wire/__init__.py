@@ -1,1 +1,1 @@
-"""The gRPC door: protobuf in, protobuf out."""
+"""The gRPC endpoint: takes requests and returns answers as protobuf."""

@@ -1,7 +1,7 @@
 """Ends gRPC connections before they take the last files that the process may open.
 
-gRPC accepts every connection. Without this, a caller that only connects takes the files that probes, metrics,
-HTTP and other callers of gRPC need.
+gRPC accepts every connection. Without this module, a caller that only connects would use up the files that
+probes, metrics, HTTP and other gRPC callers need.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 0.5
 
-# Shares of the files that the process may open: above the first, connections are ended down to the second.
+# Shares of the files that the process may open: above FEW, connections are ended until ENOUGH is reached.
 FEW = 0.85
 ENOUGH = 0.7
 
-# gRPC keeps connections for this share of the files, whatever has opened the others.
+# gRPC keeps connections for at least this share of the files, even if other parts have opened the rest.
 KEPT = 0.1
 
 
@@ -50,7 +50,7 @@ async def keep_files_free(port: int, metrics: Metrics) -> None:
 
 
 def _lowest_free(most: int) -> int:
-    """The lowest number that no open file has: all below are taken. `most` if all are."""
+    """The lowest free file number: all below it are in use. `most` if all are in use."""
     try:
         file = os.open(os.devnull, os.O_RDONLY)
     except OSError:
@@ -60,9 +60,9 @@ def _lowest_free(most: int) -> int:
 
 
 def end_newest(port: int, files: int, number: int) -> int:
-    """End up to `number` connections with a port, of callers with the most; return how many were ended."""
+    """End up to `number` connections with a port, of the callers with the most; return their number."""
     connections: dict[str, list[tuple[int, str]]] = {}
-    # A list of the open files would take one more.
+    # Listing the open files would need one more open file.
     for file in range(files):
         with suppress(OSError), _socket_of(file) as found:
             if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
@@ -77,7 +77,7 @@ def end_newest(port: int, files: int, number: int) -> int:
         file, peer = connections[name].pop()
         heapq.heappush(largest, (count + 1, name))
         with suppress(OSError), _socket_of(file) as found:
-            # The number may be another file's by now.
+            # Meanwhile the number may belong to another file.
             if peer_name(*found.getpeername()[:2]) == peer:
                 found.shutdown(socket.SHUT_RDWR)
         ended += 1
@@ -86,7 +86,7 @@ def end_newest(port: int, files: int, number: int) -> int:
 
 @contextmanager
 def _socket_of(file: int) -> Iterator[socket.socket]:
-    """The socket that is open by a number, and stays open. Raises: OSError if there is none."""
+    """The socket with a file number; it stays open afterwards. Raises: OSError if there is none."""
     found = socket.socket(fileno=file)
     try:
         yield found

@@ -1,4 +1,4 @@
-"""gRPC's handlers: bytes become a request, gRPC's deadline the call's, an error a status."""
+"""gRPC's handlers: they parse requests, pass on gRPC's deadline, and turn errors into a status."""
 
 import asyncio
 import time
@@ -31,13 +31,14 @@ from farrank_server.service.validate import too_large
 from farrank_server.telemetry.call_record import REQUEST_ID, begin
 from farrank_server.wire.metadata import Context, bounded_metadata, header_in
 
-# gRPC's own key for a server's wish when to be called again (gRFC A6); its clients honour it.
+# gRPC's key for the time after which the client may retry (gRFC A6); its clients honour it.
 RETRY_KEY = "grpc-retry-pushback-ms"
 
 Trailing = tuple[tuple[str, str], ...]
 Method = Callable[[Any, float | None, Caller], Awaitable[Message]]
 
-# A request that is too large by no more gets an answer that names the limit. gRPC refuses larger ones unread.
+# A request that is too large by at most this gets an answer that names the limit. gRPC refuses larger ones
+# unread.
 BEYOND_BYTES = 2 * 2**20
 
 
@@ -48,20 +49,21 @@ def handlers(
     unread: UnreadAnswers,
     receiving: ReceivingBudget,
 ) -> grpc.GenericRpcHandler:
-    """Make the handlers of a service's methods; requests have at most `max_request_bytes`.
+    """Create the handlers of a service's methods; requests have at most `max_request_bytes`.
 
-    Not an interceptor: gRPC would go through its chain with every call.
+    An interceptor would not do: gRPC would run its chain for every call.
     """
     open_calls = OpenCalls("calls", places_for_calls(limits))
     open_calls.show(guard.metrics)
     return grpc.method_handlers_generic_handler(
         SERVICE.full_name,
         {
-            # A stream of requests, of which the first is the only one: gRPC would begin a call of one request
-            # only when that is there, and nobody could end one whose caller sends none.
+            # Declared as a stream of requests, of which only the first is read. For a unary call, gRPC would
+            # start the handler only once the request is complete, and a call without a request could not be
+            # ended.
             method.name: grpc.stream_unary_rpc_method_handler(
-                # In bytes, both ways: gRPC would parse whatever comes at once, and a failure there would
-                # reach the caller as INTERNAL. And what is sent is weighed.
+                # Requests and answers are bytes here: gRPC would parse any request at once, and report a
+                # failure to the caller as INTERNAL. Answers must be measured, too.
                 _handler(
                     getattr(service, method.name),
                     method.name,
@@ -101,8 +103,9 @@ def _handler(
 
         def note_sent(size: int) -> None:
             sent = unread.add(Door.GRPC, context.peer(), size, account)
-            # gRPC's task for the call ends when all of the answer has left, or the call has been cancelled.
-            # A done callback of the context would keep that, and what gRPC holds for the call, in a cycle.
+            # gRPC's task for the call ends when the whole answer has been sent, or the call was cancelled. A
+            # done callback of the context would keep the context, and all that gRPC holds for the call, in a
+            # cycle.
             task = asyncio.current_task()
             assert task is not None
             task.add_done_callback(partial(_removed, unread, sent))
@@ -114,14 +117,14 @@ def _handler(
         account = entry.caller.account if entry.refusal is None else account_of_peer(context.peer())
         with ExitStack() as held:
             request: Message | BaseException | None
-            # Nothing is read of a caller that is refused.
+            # The request of a refused caller is not read.
             request = entry.refusal or open_calls.enter(context.peer(), account)
             if request is None:
                 try:
                     room = held.enter_context(await receiving.enter(account, slot))
                     data = await _received(context, min(receiving.arrival_s(slot), limits.default_timeout_s))
                 except (asyncio.CancelledError, FarrankError) as error:
-                    # The guard logs and counts it, as it does for calls whose request is there.
+                    # The guard logs and counts the error, as for calls whose request has arrived.
                     request = error.with_traceback(None)
                     guard.metrics.not_received.labels(_why(error)).inc()
                 else:
@@ -131,9 +134,9 @@ def _handler(
                     except (asyncio.CancelledError, FarrankError) as error:
                         request = error.with_traceback(None)
                     del data
-            # gRPC cancels the handler when the caller goes, and when the deadline passes.
+            # gRPC cancels the handler when the caller disconnects, and when the deadline passes.
             answer = await guard.answer(name, entry, request, behave, context.time_remaining)
-            # What `refuse` raises stays in a cycle with the call's context and with this frame.
+            # The error that `refuse` raises stays in a cycle with the call's context and this frame.
             del request
         if isinstance(answer, FarrankError):
             note_sent(0)
@@ -148,21 +151,21 @@ def _removed(unread: UnreadAnswers, sent: Unread, _: "asyncio.Task[Any]") -> Non
 
 
 async def refuse(context: Context, error: FarrankError, trailing: Trailing = ()) -> NoReturn:
-    """End a call with an error, and what else its caller is told."""
+    """End a call with an error, its trailing metadata, and the time after which to retry."""
     hint = () if error.retry_after_ms is None else ((RETRY_KEY, str(error.retry_after_ms)),)
     await context.abort(error.code, error.message, (*trailing, *hint))
     raise AssertionError("abort raises")
 
 
 def places_for_calls(limits: LimitsConfig) -> int:
-    """Return how many calls may be open: those in flight, and as many that arrive or are unread."""
+    """Return how many calls may be open: those in flight, and as many that arrive or have unread answers."""
     return 2 * limits.max_concurrent_calls
 
 
 async def _received(context: Context, most_s: float) -> bytes:
     """Read a call's request. Raises: DeadlineExceeded, InvalidArgument."""
     try:
-        # gRPC itself keeps a caller's deadline.
+        # gRPC itself enforces the caller's deadline.
         async with asyncio.timeout(most_s):
             data = await context.read()
     except TimeoutError:
@@ -176,10 +179,10 @@ async def _received(context: Context, most_s: float) -> bytes:
 
 
 def _why(error: BaseException) -> str:
-    """Say why a request was not received, as metrics count it.
+    """Return the reason why a request was not received, as metrics count it.
 
-    gRPC refuses a message that is too large or compressed by itself. Then this call reads none (empty), or is
-    cancelled as if its caller had gone.
+    gRPC itself refuses a message that is too large or compressed. This call then reads no message (empty), or
+    is cancelled as if its caller had disconnected.
     """
     if isinstance(error, asyncio.CancelledError):
         return "cancelled"

@@ -1,8 +1,8 @@
-"""A call's metadata: read once, and bounded.
+"""A call's metadata: read once, and limited in size.
 
-gRPC's core refuses calls with more metadata than its limit, but takes the limit from the settings that the
-caller has acknowledged. A caller that acknowledges none may send any amount, and HPACK lets 3 KB refer to one
-field of 4 KB thousands of times: 12 MB of metadata in each call. Such a connection is ended here.
+gRPC's core refuses calls with more metadata than its limit, but only if the caller has acknowledged the
+setting. A caller that acknowledges none may send any amount, and with HPACK, 3 KB can refer to one field of 4
+KB thousands of times: 12 MB of metadata in each call. This module ends such a connection.
 """
 
 import logging
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Metadata = tuple[tuple[str, str | bytes], ...]
 
-# An API key, the headers of a trace and W3C baggage, which has 8,192 bytes at most, leave half of it free.
+# An API key, the headers of a trace and W3C baggage (8,192 bytes at most) together take about half of this.
 MAX_METADATA_BYTES = 16_384
 
-# A field's size is counted as that of its name and value and this (RFC 7541, 4.1).
+# A field counts with the bytes of its name, of its value, and this overhead (RFC 7541, 4.1).
 _FIELD_BYTES = 32
 
-# Connections that are being ended, and the rate of their lines. All calls belong to one event loop.
+# Connections that are being ended, and the rate limit of their log lines. All calls share one event loop.
 _ending: set[str] = set()
 _line_rate = LineRate()
 
@@ -41,7 +41,7 @@ def header_in(metadata: Metadata) -> Header:
 
 
 def metadata_of(context: Context) -> Metadata:
-    """Return a call's metadata; gRPC makes it anew each time."""
+    """Return a call's metadata; gRPC builds it again on each call."""
     metadata: Any = context.invocation_metadata()
     return metadata or ()
 

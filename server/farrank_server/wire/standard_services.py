@@ -1,8 +1,8 @@
-"""gRPC's standard services, health and reflection, with room of their own beside calls.
+"""gRPC's standard services, health and reflection, with limits of their own.
 
-Streams stay open for as long as a client likes. Their number is bounded for all, by caller and by connection;
-further ones are refused at once, and none of them takes the place of a call. What is sent to them is parsed
-here: where gRPC parses, bytes that are no message are a traceback and UNKNOWN.
+Streams stay open for as long as a client likes. Their number is limited in total, per caller and per
+connection; further ones are refused at once, and none takes the place of a call. Requests are parsed here: if
+gRPC parsed them, bytes that are not a message would cause a traceback and the status UNKNOWN.
 
 Sources: grpc/health/v1/health.proto, grpc/reflection/v1alpha/reflection.proto.
 """
@@ -28,29 +28,31 @@ from farrank_server.service.open_calls import OpenCalls
 from farrank_server.wire.handlers import refuse
 from farrank_server.wire.metadata import Context, bounded_metadata, header_in, metadata_of
 
-# A client that checks health holds a watch on each of its connections, a proxy some for its clients.
+# A client that checks health holds one watch on each of its connections; a proxy holds several for its
+# clients.
 MOST_WATCHES = 4096
 MOST_WATCHES_OF_A_CONNECTION = 256
 
-# People with tools, and these ask within a second.
+# Reflection is used by people with tools, at about one call a second.
 MOST_REFLECTIONS = 64
 MOST_REFLECTIONS_OF_A_CONNECTION = 16
 REFLECTION_IDLE_S = 60.0
 
-# Checks that are open, which take no time: room of their own, where everything else is full.
+# Open checks take no time. They have places of their own, which are free when everything else is full.
 MOST_CHECKS = 1024
 MOST_CHECKS_OF_A_CONNECTION = 64
 
-# A caller may have as many places as are free: one alone half of all, so that another finds some.
+# A caller may hold as many places as are free: one caller alone gets half, so that another finds some.
 SHARE_OF_FREE = 1.0
 
-# A request of these services is a few bytes, and comes with its call. This many are waited for at once, for
-# each may turn out as large as gRPC lets it be; beyond that, one that was waited for so long gives way.
+# A request of these services has a few bytes and comes with its call. At most MOST_HALF_SENT are awaited at
+# once, since each may become as large as gRPC allows. Beyond that, one that has been awaited for GIVES_WAY_S
+# is given up for a new one.
 MOST_HALF_SENT = 32
 GIVES_WAY_S = 0.05
 ARRIVAL_S = 2.0
 
-# Calls that all of this may be at once.
+# The most calls of all these services at once.
 ROOM = MOST_WATCHES + MOST_REFLECTIONS + MOST_CHECKS
 
 # The answer of a check carries the server's backlog as trailing metadata: a load report in ORCA's text form.
@@ -58,13 +60,13 @@ ROOM = MOST_WATCHES + MOST_REFLECTIONS + MOST_CHECKS
 LOAD_KEY = "endpoint-load-metrics"
 _LOAD = "TEXT named_metrics.backlog_s={:.4f}"
 
-# Who checks health does so this often, at least.
+# Clients that check health do so at least this often.
 LATELY_S = 10.0
 
-# The name under which a process says whether it must be started anew.
+# The service name under which a process reports whether it must be restarted.
 LIVENESS = "liveness"
 
-# What tools of today ask first, and what older ones ask.
+# The version that current tools ask for first, and the one that older tools ask for.
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 REFLECTION_V1ALPHA = reflection.SERVICE_NAME
 
@@ -74,13 +76,13 @@ Request = TypeVar("Request", bound=Message)
 
 
 class Health:
-    """Health of some services: of all together, but for those that are down. Belongs to the event loop.
+    """Health of services: one status for all, except those reported down. Belongs to the event loop.
 
-    `LIVENESS` is its own: only `report_part` changes it, so that a drain does not. `unlisted` are services
-    whose names are told to nobody who does not know them; `protect` hides them from callers without a key.
+    `LIVENESS` has a status of its own: only `report_part` changes it, so a drain does not. `unlisted` are
+    services whose names appear in no error; `protect` hides them from callers without a key for them.
 
     grpc_health's own servicer writes to a watcher while it holds a lock: one watcher that does not read would
-    keep the health of all from changing.
+    keep the status of all services from changing.
     """
 
     def __init__(self, services: Sequence[str], unlisted: Sequence[str] = ()) -> None:
@@ -109,11 +111,11 @@ class Health:
         self._arriving = _HalfSent()
 
     def protect(self, keys: Keys) -> None:
-        """Answer for a ranker only to callers that show a key which may use it."""
+        """Report a ranker's health only to callers with a key that may use it."""
         self._keys = keys
 
     def _knows(self, service: str, context: Context) -> bool:
-        """Whether a caller may learn of a service, and there is one."""
+        """Whether a service exists and the caller may know about it."""
         if service not in self._services:
             return False
         if self._keys is None or service not in self._ranker_names:
@@ -122,11 +124,11 @@ class Health:
         return entry.refusal is None and entry.caller.may_rank(service.rpartition("/")[2])
 
     def report_load(self, backlog_s: Callable[[], float]) -> None:
-        """Send with every check for how many seconds the device has work; `backlog_s` is called each time."""
+        """Send the device's backlog in seconds with every check; `backlog_s` is called each time."""
         self._backlog_s = backlog_s
 
     def report(self, *, serving: bool) -> None:
-        """Tell watchers, and whoever asks; nothing is heard any more after `end`."""
+        """Set the status that watchers and checks get; after `end` this has no effect."""
         if self._has_ended:
             return
         self._status = HealthCheckResponse.SERVING if serving else HealthCheckResponse.NOT_SERVING
@@ -134,13 +136,13 @@ class Health:
         self._changed = asyncio.Event()
 
     def report_part(self, service: str, *, serving: bool) -> None:
-        """Tell that one service is down while the others are not, or that it is back."""
+        """Report that one service is down while the others are not, or that it is up again."""
         (self._down.discard if serving else self._down.add)(service)
         self._changed.set()
         self._changed = asyncio.Event()
 
     def is_followed(self) -> bool:
-        """Whether somebody watches, or has asked lately: who may send calls until told otherwise."""
+        """Whether anyone watches or has checked lately. Such clients send calls until they see a drain."""
         return self.watches.is_used or time.monotonic() - self._asked_s < LATELY_S
 
     def is_serving(self, service: str) -> bool:
@@ -153,7 +155,7 @@ class Health:
         return HealthCheckResponse.SERVING if service == LIVENESS else self._status
 
     def end(self) -> None:
-        """Say for good that nothing is served."""
+        """Report finally that nothing is served."""
         self.report(serving=False)
         self._has_ended = True
 
@@ -166,7 +168,7 @@ class Health:
         }
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Return the methods' handlers as one."""
+        """Return the methods' handlers as one handler."""
         return grpc.method_handlers_generic_handler(health.SERVICE_NAME, self.methods())
 
     async def _check(self, _: object, context: Context) -> HealthCheckResponse:
@@ -200,7 +202,7 @@ class Health:
 
 
 def reflections() -> OpenCalls:
-    """Make the places of reflection streams."""
+    """Create the limits on reflection streams."""
     return OpenCalls(
         "reflection streams",
         MOST_REFLECTIONS,
@@ -212,8 +214,8 @@ def reflections() -> OpenCalls:
 def reflection_handlers(services: Sequence[str], room: OpenCalls) -> tuple[grpc.GenericRpcHandler, ...]:
     """Describe services to tools, in both versions of reflection.
 
-    Their messages are the same on the wire, and gRPC's package for Python has v1alpha alone. v1 is not
-    listed: nothing here could describe it.
+    Both versions have the same messages on the wire, and gRPC's Python package has only v1alpha. v1 is not
+    listed, because nothing here could describe it.
     """
     servicer = ReflectionServicer((*services, health.SERVICE_NAME, REFLECTION_V1ALPHA))
 
@@ -234,7 +236,7 @@ def reflection_handlers(services: Sequence[str], room: OpenCalls) -> tuple[grpc.
 
 
 async def _next(context: Context) -> bytes | None:
-    """The next message of a stream; None where it has ended, or nothing comes for a while."""
+    """The next message of a stream; None if it has ended, or was idle for `REFLECTION_IDLE_S`."""
     try:
         async with asyncio.timeout(REFLECTION_IDLE_S):
             data = await context.read()
@@ -262,7 +264,7 @@ async def _read(kind: type[Request], data: bytes | FarrankError, context: Contex
 
 
 async def _let_in(places: OpenCalls, context: Context) -> None:
-    """Take a place for a call, or end it."""
+    """Take a place for a call, or refuse the call."""
     await bounded_metadata(context)
     refusal = places.enter(context.peer())
     if refusal is not None:
@@ -271,14 +273,14 @@ async def _let_in(places: OpenCalls, context: Context) -> None:
 
 
 class _HalfSent:
-    """Calls whose request is waited for: a bounded number, of which the oldest gives way to a new one."""
+    """Calls that wait for their request: a limited number, of which the oldest gives way to a new one."""
 
     def __init__(self) -> None:
-        # By when each began, oldest first.
+        # The time at which each began to wait, oldest first.
         self._waiting: dict[asyncio.Timeout, float] = {}
 
     async def arrived(self, context: Context) -> bytes | FarrankError:
-        """Wait for a call's request, or return what its caller is answered."""
+        """Wait for a call's request; return it, or the error for its caller."""
         clock_s = asyncio.get_running_loop().time
         while len(self._waiting) >= MOST_HALF_SENT:
             oldest, began_s = next(iter(self._waiting.items()))
