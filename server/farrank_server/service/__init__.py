@@ -1,1 +1,1 @@
-"""The methods of `rerank.proto` and what is said when they fail, whichever door a call comes through."""
+"""The methods of `rerank.proto` and the errors of their calls, for both endpoints."""

@@ -1,4 +1,4 @@
-"""Results and descriptions become protobuf messages."""
+"""Turns results and descriptions into protobuf messages."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -27,7 +27,7 @@ EVIDENCE = {
 
 
 def describe_scoring(response: Response, scorer: Scorer, options: pb.RerankOptions) -> None:
-    """Say which ranker scores, what runs it, and on which scale its scores are."""
+    """Name the ranker that scores, its runtime and precision, and the scale of its scores."""
     runs = [member.capabilities for member in scorer.members]
     response.ranker.name = scorer.name
     response.ranker.version = scorer.version
@@ -44,7 +44,7 @@ def add_ranking(
     texts: Sequence[str | None],
     options: pb.RerankOptions,
 ) -> None:
-    """Add the documents, best first and equals as they came, no more than `top_n`, and what they cost."""
+    """Add the top `top_n` documents, best first and equals in request order, and what the call cost."""
     order = sorted(range(len(ids)), key=lambda index: -result.documents[index].score)
     evidence = EVIDENCE[scorer.evidence]
     on_scale: Scale = float
@@ -67,9 +67,9 @@ def add_ranking(
 
 
 def ranker_to_pb(ranker: Scorer, caller: Caller) -> pb.RankerInfo:
-    """Describe a ranker; an ensemble by what its members share, or by the most that one of them takes.
+    """Describe a ranker; an ensemble by what its members share, or by the largest value of any member.
 
-    Members are named to a caller who may use them.
+    Only members that the caller may use are named.
     """
     members = ranker.members
     first, specs = members[0], [member.spec for member in members]
@@ -103,9 +103,9 @@ def ranker_to_pb(ranker: Scorer, caller: Caller) -> pb.RankerInfo:
 def index_to_pb(
     index: IndexDescription, default_k: int, sources: Sources | None, caller: Caller
 ) -> pb.IndexInfo:
-    """Describe an open index, and which rankers read what is kept beside it.
+    """Describe an open index, and which rankers read the data stored with it.
 
-    Rankers and other indexes are named to a caller who may use them.
+    Only rankers and indexes that the caller may use are named.
     """
     return _described(
         pb.IndexInfo,
@@ -121,9 +121,9 @@ def index_to_pb(
 def add_first_stage_scores(
     response: pb.SearchAndRerankResponse, candidates: Sequence[Candidate], caller: Caller
 ) -> None:
-    """Say what the first stage scored each result, and which of several gave which score.
+    """Add each result's first-stage score, and for a fused index the score from each part.
 
-    Of several, those are named that the caller may use.
+    Only parts that the caller may use are named.
     """
     for each in response.results:
         candidate = candidates[each.index]
@@ -135,12 +135,12 @@ def add_first_stage_scores(
 
 
 def limits_to_pb(limits: LimitsConfig, max_query_terms: int) -> pb.Limits:
-    """Say what a request may hold."""
+    """The limits of a request as a message."""
     return _described(pb.Limits, limits, max_query_terms=max_query_terms)
 
 
 def _described(message: type[Described], source: object, **others: Any) -> Described:
-    """Fill a whole message: `others` as they are, each other field from the source's one of its name."""
+    """Fill a whole message: `others` as given, each other field from the source's attribute of that name."""
     names = message.DESCRIPTOR.fields_by_name.keys() - others.keys()
     return message(**others, **{name: getattr(source, name) for name in names})
 
@@ -161,13 +161,13 @@ def _result_to_pb(
         score = on_passage_scale(document.chunk_scores[chunk])
         return pb.Passage(start=start, end=end, score=score, evidence=evidence)
 
-    # The others, of which a long document has many, only where they are asked for.
+    # Other passages, of which a long document has many, are built only on request.
     deciding = passage(document.deciding_chunk)
     return pb.Result(
         id=doc_id,
         index=index,
         score=on_scale(document.score),
-        # A document without tokens has one chunk of no characters: nothing there decided.
+        # A document without tokens has one chunk without characters, which cannot have decided.
         deciding_passage=deciding if deciding.end > deciding.start else None,
         chunks=map(passage, range(len(document.spans))) if options.return_chunk_scores else (),
         text=text if options.return_texts else None,
@@ -177,7 +177,7 @@ def _result_to_pb(
 
 
 def _is_sigmoid(options: pb.RerankOptions) -> bool:
-    # A scale that this server does not know is as if none were set; the answer says which was used.
+    # An unknown scale counts as none set; the answer says which scale was used.
     return options.score_scale == pb.SCORE_SCALE_SIGMOID
 
 

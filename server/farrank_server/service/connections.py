@@ -1,7 +1,6 @@
-"""The end of a connection that belongs to a library which cannot end it.
+"""Ends a connection that belongs to a library which cannot end it.
 
-gRPC's for Python gives no way to cancel a call from the server's side either: a status waits behind the
-answer that nobody reads.
+gRPC for Python cannot cancel a call from the server's side either: a status waits behind the unread answer.
 """
 
 import asyncio
@@ -14,23 +13,24 @@ from urllib.parse import unquote
 
 log = logging.getLogger(__name__)
 
-# Open files by number: on Linux, and on macOS.
+# The directory of open files by number, on Linux and macOS.
 DESCRIPTORS = "/dev/fd"
 
 
 def end_connection(peer: str) -> asyncio.Future[bool]:
-    """End the connection with a peer (as `peer_name`), on another thread: there may be thousands.
+    """End the connection with a peer (as `peer_name`) on another thread: thousands of files may be open.
 
-    Its owner sees it as if the peer had gone. Gives whether there was such a connection.
+    Its owner sees the same as if the peer had disconnected. The result is whether there was such a
+    connection.
     """
     return asyncio.get_running_loop().run_in_executor(None, _end, unquote(peer))
 
 
 def _end(peer: str) -> bool:
     for name in os.listdir(DESCRIPTORS):
-        # Some are closed meanwhile, most are no sockets.
+        # Some are closed meanwhile, and most are not sockets.
         with suppress(OSError, ValueError):
-            # The copy is of the same connection, whatever its number stands for by now.
+            # The copy keeps its connection even if the number is reused meanwhile.
             copy = os.dup(int(name))
             try:
                 found = socket.socket(fileno=copy)

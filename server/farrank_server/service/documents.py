@@ -1,4 +1,4 @@
-"""The documents that a call has of an index: found or looked up there, their texts read where needed."""
+"""The documents of an index in a call: found or looked up there, with their texts where needed."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ from farrank_server.first_stage import Candidate
 from farrank_server.first_stage.fusion import together
 from farrank_server.service.indexes import OpenIndexes
 
-# So many unknown ids are named.
+# Limit on the unknown ids that an error names.
 _NAMED = 10
 
 
 async def of_candidates(
     opened: OpenIndexes, index: str, candidates: Sequence[Candidate], scorer: Scorer, call: RerankCall
 ) -> list[Document]:
-    """Make documents of what a search found, without texts where what is kept beside the index suffices.
+    """Make documents of a search's candidates, without texts if the data stored with the index suffices.
 
-    Raises: Gone if a document without a place is in the index no more; as `FirstStages.texts`.
+    Raises: Gone if a document without a place is no longer in the index; the errors of `FirstStages.texts`.
     """
     sources = opened.sources(index)
     suffices = sources is not None and sources.suffice(scorer.members, call.max_chunks)
@@ -44,9 +44,9 @@ async def of_candidates(
 async def of_ids(
     opened: OpenIndexes, asked: Mapping[int, tuple[str, str]], scorer: Scorer, call: RerankCall
 ) -> dict[int, Document]:
-    """Look documents up by index and id; by their number in the request in, and out.
+    """Look documents up by index and id. `asked` and the result have their numbers in the request as keys.
 
-    Raises: InvalidArgument naming those that their index does not have; as `FirstStages.texts`.
+    Raises: InvalidArgument naming those that their index does not have; the errors of `FirstStages.texts`.
     """
     by_index: dict[str, dict[int, str]] = {}
     for number, (index, doc_id) in asked.items():
@@ -94,7 +94,7 @@ def _unknown(index: str, asked: Mapping[int, str], error: Gone) -> InvalidArgume
 async def texts_of_results(
     opened: OpenIndexes, asked: Mapping[int, tuple[str, str]], numbers: Sequence[int], call: RerankCall
 ) -> dict[int, str]:
-    """Read texts of documents that were ranked without them, by their numbers. Raises: Gone."""
+    """Read the texts of documents that were ranked without them, by their numbers. Raises: Gone."""
     by_index: dict[str, dict[int, str]] = {}
     for number in numbers:
         index, doc_id = asked[number]

@@ -1,9 +1,9 @@
-"""What a request holds, counted in its bytes: before a parser makes an object of each field.
+"""Checks a request's fields in its bytes, before a parser makes an object of each.
 
-Two bytes are an empty document, of which a parser makes a hundred: 64 MB become 3 GB, in seconds during which
-nothing else runs. So a large message is walked first, field by field, no further than the limits allow, and
-then parsed in pieces. A message is its fields, one behind the other: pieces of it, parsed one after the other
-into one message, give the same.
+An empty document has two bytes, and a parser makes about a hundred of it: 64 MB become 3 GB, in seconds
+during which nothing else runs. So a large message is walked first, field by field, no further than the limits
+allow, and then parsed in pieces. A message is the sequence of its fields, so pieces of it that are merged one
+after the other into one message give the same result.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """
@@ -24,27 +24,28 @@ from farrank_server.errors import InvalidArgument
 
 Parsed = TypeVar("Parsed", bound=Message)
 
-# So many fields a message may have beside its documents: what this contract has, often, and what comes to it.
+# Limit on a message's fields other than documents: enough for this contract, with repetitions and additions.
 MOST_FIELDS = 32
 
 # The parser stays below a few milliseconds for messages up to this size.
 SMALL_BYTES = 65_536
 
-# What a document may have beside its text.
+# Room for a document's fields other than its text.
 DOCUMENT_ROOM_BYTES = 65_536
 
-# About this much is parsed without a pause, or one document, which takes a few milliseconds.
+# About this much is parsed without a pause, or one larger document. It takes a few milliseconds.
 PIECE_BYTES = 2 * 2**20
 
-# How long the event loop is left to others between two pieces. One turn of the loop would not do: a small
-# call takes several, and would wait for a piece in each.
+# Pause for other tasks of the event loop between two pieces. One turn of the loop would not do: a small call
+# takes several turns, and would wait for a piece in each.
 PAUSE_S = 0.002
 
 
 class LongWork:
-    """Paces what large requests do on the event loop: `PIECE_BYTES` for all of them, then a pause.
+    """Paces the work of large requests on the event loop: `PIECE_BYTES` for all together, then a pause.
 
-    Each request alone would pause often enough; a hundred at once would follow each other without one.
+    Each request alone would pause often enough, but a hundred at once would run one after the other without a
+    pause.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class LongWork:
         self._refilling: asyncio.TimerHandle | None = None
 
     async def turn(self, size: int) -> None:
-        """Wait until it is this request's turn to work on `size` bytes. Requests go in order of arrival."""
+        """Wait until this request may work on `size` bytes. Requests take turns in the order of arrival."""
         if not self._lock.locked() and self._left >= min(size, PIECE_BYTES):
             self._left -= size
             if self._refilling is None:
@@ -63,7 +64,7 @@ class LongWork:
         self._left -= size
 
     async def pause(self) -> None:
-        """Leave the event loop to others after a piece; those that pause go on one after the other."""
+        """Leave the event loop to others after a piece; requests that pause continue one after the other."""
         async with self._lock:
             await asyncio.sleep(PAUSE_S)
             self._left = PIECE_BYTES
@@ -77,7 +78,7 @@ _OF_LOOP: WeakKeyDictionary[asyncio.AbstractEventLoop, LongWork] = WeakKeyDictio
 
 
 def long_work() -> LongWork:
-    """Return what paces large requests on the running event loop."""
+    """Return the pacing of large requests on the running event loop."""
     return _OF_LOOP.setdefault(asyncio.get_running_loop(), LongWork())
 
 
@@ -85,15 +86,15 @@ _BYTES_OF = {"query": "max_query_bytes", "text": "max_document_bytes"}
 
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
-# A number of 64 bits, 7 in a byte.
+# A 64-bit number has 7 bits in each byte.
 _LONGEST_VARINT = 10
 
 
 def check_fields(data: bytes, kind: type[Message], limits: LimitsConfig) -> list[int]:
-    """Count the fields of a message in its bytes; return where it may be cut in pieces of some MB.
+    """Count the fields of a message in its bytes; return where it may be cut into pieces of some MB.
 
-    It takes less than a microsecond a field, and no more than all that are allowed. The first cut is 0, the
-    last the end. Groups, which the contract's language does not have, are refused.
+    This takes less than a microsecond a field, for at most as many fields as are allowed. The first cut is 0,
+    the last is the end. Groups, which proto3 does not have, are refused.
     Raises: InvalidArgument naming the field.
     """
     cuts = [0]
@@ -107,9 +108,9 @@ def check_fields(data: bytes, kind: type[Message], limits: LimitsConfig) -> list
 
 
 def pieces(data: bytes, kind: type[Message], limits: LimitsConfig) -> Iterator[bytes]:
-    """Cut a message into pieces that may be merged one after the other; a small one is whole.
+    """Cut a message into pieces that may be merged one after the other; a small message is one piece.
 
-    Raises: InvalidArgument, before the first piece, where it has more than the limits allow.
+    Raises: InvalidArgument, before the first piece, if the message exceeds the limits.
     """
     if len(data) < SMALL_BYTES:
         yield data
@@ -120,9 +121,9 @@ def pieces(data: bytes, kind: type[Message], limits: LimitsConfig) -> Iterator[b
 
 
 def parsed(kind: type[Parsed], data: bytes, limits: LimitsConfig) -> Parsed:
-    """Parse a message; a large one on another thread than the event loop's, which runs between its pieces.
+    """Parse a message, with pauses if it is large: parse large ones on another thread than the event loop's.
 
-    Raises: InvalidArgument naming the field, or saying that it is no such message.
+    Raises: InvalidArgument naming the field, or saying that the bytes are not such a message.
     """
     message = kind()
     for number, piece in enumerate(pieces(data, kind, limits)):
@@ -133,13 +134,13 @@ def parsed(kind: type[Parsed], data: bytes, limits: LimitsConfig) -> Parsed:
 
 
 async def parsed_in_turn(kind: type[Parsed], data: bytes, limits: LimitsConfig) -> Parsed:
-    """Parse a message on the event loop, which goes on between its pieces and those of others.
+    """Parse a message on the event loop, which runs other tasks between pieces.
 
     Raises: as `parsed`.
     """
     message = kind()
     if len(data) >= SMALL_BYTES:
-        # The first turn is also for counting the fields.
+        # The first turn also covers counting the fields.
         await long_work().turn(min(len(data), PIECE_BYTES))
     for number, piece in enumerate(pieces(data, kind, limits)):
         if number:
@@ -149,7 +150,7 @@ async def parsed_in_turn(kind: type[Parsed], data: bytes, limits: LimitsConfig) 
 
 
 def no_message(why: object) -> InvalidArgument:
-    """Say that bytes are not a message of their method."""
+    """The error for bytes that are not a message of their method."""
     return InvalidArgument(f"request: is not a message of this method: {why}")
 
 
@@ -161,11 +162,11 @@ def _merge(message: Message, piece: bytes) -> None:
 
 
 class _MalformedError(Exception):
-    """The bytes are no message."""
+    """The bytes are not a message."""
 
 
 class _Field(NamedTuple):
-    """What the walk has to know of a field: a message's own fields, and the limit of a text's bytes."""
+    """A field as the walk needs it: with its message type if it has one, and the limit on a text's bytes."""
 
     name: str
     is_repeated: bool
@@ -185,7 +186,7 @@ def _known(message: Descriptor) -> dict[int, _Field]:
 def _checked(
     data: bytes, at: int, end: int, message: Descriptor, name: str, limits: LimitsConfig
 ) -> Iterator[int]:
-    """Check the fields of a message that stands in a range; yield where each begins."""
+    """Check the fields of a message in a range of the data; yield where each begins."""
     known = _known(message)
     entries = others = 0
     for number, begin, first, after in _fields(data, at, end):
@@ -226,10 +227,10 @@ def _checked(
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the fields in a range: number, where it begins, and where its value begins and ends.
+    """Yield the fields in a range: number, where the field begins, and where its value begins and ends.
 
-    The number is 0 where the value is no text and no message: such fields are counted, and not looked into.
-    Raises: _MalformedError; IndexError where the data end in the midst of a field.
+    The number is 0 if the value is neither text nor message: such fields are counted without a look inside.
+    Raises: _MalformedError; IndexError if the data end in the middle of a field.
     """
     while at < end:
         begin = at
@@ -264,7 +265,7 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a number; return it and where it ends."""
+    """Read a number; return it and the position after it."""
     value = 0
     for place in range(_LONGEST_VARINT):
         byte = data[at + place]

@@ -1,4 +1,4 @@
-"""Around every method, at every door: who calls is asked, calls are counted and logged, failures told."""
+"""Wraps every method at every endpoint: identifies callers, counts and logs calls, reports failures."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ log = logging.getLogger(__name__)
 
 RERANK_SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
 
-# A line a call, as docs/operations.md has it.
+# The log with one line per call, described in docs/operations.md.
 calls_log = logging.getLogger("farrank.calls")
 
 Answer = TypeVar("Answer")
 
-# A caller's deadline passes before ours by its request's way here: who goes so shortly before was late.
+# A caller's deadline passes earlier than the server's copy of it, by the request's travel time. A call that
+# is cancelled this shortly before its deadline counts as late.
 LATE_S = 0.1
 
-# How loud the line of a call is that did not end well: where nothing is said, it is the caller's own doing.
+# Log levels of calls that fail. The other codes are the caller's own doing and have level INFO.
 _LEVELS = {
     grpc.StatusCode.INTERNAL: logging.ERROR,
     grpc.StatusCode.UNAVAILABLE: logging.WARNING,
@@ -54,10 +55,10 @@ _LEVELS = {
 
 
 class Guard:
-    """The one place that decides who comes in at a door, and what callers are told when something fails.
+    """Decides at an endpoint who may call, and which error a caller gets when something fails.
 
-    Without `keys`, anybody comes in. Of the calls that end well, the share `ok_sample` has a line in the log;
-    of all others each, up to a number a minute for each caller, code and reason.
+    Without `keys`, anyone may call. Calls that succeed are logged with the probability `ok_sample`. All
+    others are logged up to a number per minute for each caller, code and reason.
     """
 
     def __init__(
@@ -79,10 +80,10 @@ class Guard:
         self._line_rate = LineRate()
 
     def enter(self, header: Header, peer: str) -> Entry:
-        """Find out who is calling: to be asked once a call, before anything of it is read.
+        """Identify the caller; to be called once per call, before its request is read.
 
-        `peer` is the other end of the connection (as `peer_name`): callers without keys are known by it.
-        What a refusal says is answered by `answer`, as is everything else.
+        `peer` is the other end of the connection (as `peer_name`), which identifies callers without keys. A
+        refusal is in the result; `answer` raises it like any other error.
         """
         if self._tracing is not None:
             current().trace = self._tracing.begin(header)
@@ -96,14 +97,13 @@ class Guard:
         behave: Callable[[Any], Awaitable[Answer]],
         time_remaining: Callable[[], float | None] = lambda: None,
     ) -> Answer | FarrankError:
-        """Have a request answered; return the answer, or the error that its caller is to be told.
+        """Run a method on a request; return its answer, or the error for its caller.
 
-        `entry` is what `enter` said; who was refused there gets that refusal. `request` is an error where
-        what came is no request of the method, or could not be read (CancelledError: its caller had gone), and
-        None where the method needs none.
-        `time_remaining` gives the seconds to a deadline at which the door itself cancels, None where there is
-        none.
-        Raises: CancelledError alone.
+        `entry` is the result of `enter`; a caller refused there gets that refusal. `request` is an error if
+        the bytes are not a request of the method, or could not be read (CancelledError: the caller
+        disconnected), and None if the method needs no request. `time_remaining` gives the seconds to a
+        deadline at which the endpoint itself cancels, or None if there is none.
+        Raises: CancelledError only.
         """
         started_s = time.perf_counter()
         record = current()
@@ -131,8 +131,8 @@ class Guard:
             code = error.code
             record.failed(error)
             self._count_failure(ranker, entry, error)
-            # A call that waited is in a circle with its error. Without this its texts would stay until a full
-            # collection, and those are rare here. gRPC keeps the last error until the next call comes.
+            # A call that waited forms a reference cycle with its error. Without this, its texts would stay
+            # until a full collection, which is rare here. gRPC keeps the last error until the next call.
             forget_locals(error)
             error.__cause__ = error.__context__ = None
             return error.with_traceback(None)
@@ -142,7 +142,7 @@ class Guard:
             forget_locals(error)
             return Internal("the server failed; its log says why")
         finally:
-            # After the answer is on its way, so that no caller waits for the counters.
+            # Count after the answer is on its way, so that no caller waits for the counters.
             seconds = time.perf_counter() - started_s
             asyncio.get_running_loop().call_soon(
                 self._count_call, record, method, ranker, entry.caller, code, seconds
@@ -186,7 +186,7 @@ class Guard:
         )
 
     def _count_failure(self, ranker: str, entry: Entry, error: FarrankError) -> None:
-        """Count why a call was refused at the door or for want of room, or that it was late."""
+        """Count the reason of a refusal (access or capacity), or that the call was late."""
         if error.reason is not None:
             self.metrics.rejections.labels(self._door, ranker, error.reason).inc()
             if error.reason is Reason.SHARE and entry.caller.name:
@@ -199,7 +199,7 @@ class Guard:
             self.metrics.unauthenticated.labels(self._door, error.why).inc()
 
     def _ranker_label(self, request: object, caller: Caller) -> str:
-        """The ranker asked for; never a caller's own word, which could be a new one every time."""
+        """The ranker asked for, or "unknown": a name from a caller would make a new label value each time."""
         options = getattr(request, "options", None)
         if options is None:
             return ""

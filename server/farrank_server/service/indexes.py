@@ -1,4 +1,4 @@
-"""The indexes that calls search and read of, and others in their place without dropping a call."""
+"""The indexes that calls search and read, and their replacement without dropping a call."""
 
 import asyncio
 import logging
@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 
 class OpenIndexes:
-    """All indexes as they were opened at one time, and what the loaded rankers read beside them.
+    """All indexes as they were opened at one time, and the stored data that the loaded rankers read.
 
-    To be made on a thread that may wait for files. `calls` counts those that search or read them now.
+    Create it on a thread that may wait for files. `calls` counts the calls that use these indexes now.
     """
 
     def __init__(self, first_stages: FirstStages, engine: Engine) -> None:
@@ -37,20 +37,20 @@ class OpenIndexes:
 
     @property
     def names(self) -> Collection[str]:
-        """Of all indexes, in the order of the configuration."""
+        """The names of all indexes, in the order of the configuration."""
         return self.first_stages.stages.keys()
 
     def sources(self, index: str) -> Sources | None:
-        """What is kept beside an index; None if nothing is."""
+        """The data stored with an index; None if there is none."""
         return self._sources.get(index)
 
     def show(self, metrics: Metrics) -> None:
-        """Show which ranker reads which store, and log which ranker reads none, and why."""
+        """Export which ranker reads which store, and log which ranker reads none, and why."""
         for gauge in (metrics.stored_for, metrics.index_generation):
             gauge.clear()
         for index in self.first_stages.describe():
             metrics.index_generation.labels(index.name).set(index.generation)
-            # It begins at 0.
+            # This makes the metric start at 0.
             metrics.first_stage_seconds.labels(index.name)
             for ranker in self._rankers.values():
                 self._show(metrics, index.name, ranker)
@@ -70,10 +70,9 @@ class OpenIndexes:
 
 
 class Indexes:
-    """The open indexes, which `reload` replaces: calls in flight end on those with which they began.
+    """The open indexes, which `reload` replaces. Calls in flight finish with those with which they began.
 
-    `opening` makes the first stages as they are configured, not started yet, on a thread that may wait for
-    files.
+    `opening` creates the configured first stages without starting them, on a thread that may wait for files.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Indexes:
 
     @contextmanager
     def held(self) -> Iterator[OpenIndexes]:
-        """Keep the indexes of now open for one call."""
+        """Hold the current indexes open for the duration of one call."""
         held = self._now
         held.calls += 1
         try:
@@ -100,15 +99,15 @@ class Indexes:
                 self._close(held)
 
     async def reload(self) -> None:
-        """Open all indexes anew beside the old ones, and then let calls have the new.
+        """Open all indexes again while the old ones serve, then switch calls to the new ones.
 
-        Raises: ConfigError, or what else a first stage raises, if they cannot be opened; the old ones stay.
+        Raises: ConfigError, or another error of a first stage, if they cannot be opened; the old ones stay.
         """
         async with self._reloading:
             try:
-                # Nothing of this may keep the event loop from calls in flight.
+                # Opening runs on another thread: it must not block calls in flight.
                 fresh = await asyncio.to_thread(self._opening)
-                # Until it takes the other's place, that one's process is what health and metrics tell of.
+                # Until the switch, health and metrics report the old Lucene process.
                 fresh.lucene.hush()
                 try:
                     await fresh.start()
@@ -135,7 +134,7 @@ class Indexes:
                 self._close(old)
 
     async def stop(self) -> None:
-        """Close all of them; searches that still wait get Unavailable."""
+        """Close all indexes; pending searches get Unavailable."""
         self._stopped = True
         for each in (self._now, *self._old):
             await each.first_stages.stop()

@@ -1,4 +1,4 @@
-"""The three methods: validate, translate, ask the engine, translate back. Nothing else."""
+"""The three methods: each validates and translates the request, calls the engine and translates back."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,8 @@ from farrank_server.telemetry.call_record import CallRecord, current
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 
-# About as many long documents as a CPU scores within the default deadline, and what the literature reranks.
+# About as many long documents as a CPU scores within the default deadline, and the usual number in the
+# literature.
 DEFAULT_K_ON_A_CPU = 20
 DEFAULT_K = 100
 
@@ -29,9 +30,10 @@ DEFAULT_K = 100
 class RerankService:
     """The service of `rerank.proto` over an engine and the indexes.
 
-    Its methods are named as there. `deadline_s` is a time of `time.monotonic`, None where none is set. What
-    the `caller` may not use does not exist for them: asking for it is answered so, and nothing tells of it.
-    Each raises the errors of `farrank_server.errors`, and CancelledError if the caller has gone.
+    Its methods have the names of the contract. `deadline_s` is a time of `time.monotonic`, or None if none is
+    set. For a caller, rankers and indexes that it may not use do not exist: asking for one gets that answer,
+    and no answer mentions it. Each method raises the errors of `farrank_server.errors`, and CancelledError if
+    the caller has disconnected.
     """
 
     def __init__(self, config: ServerConfig, engine: Engine, indexes: Indexes, metrics: Metrics) -> None:
@@ -46,13 +48,13 @@ class RerankService:
 
     @property
     def rankers(self) -> Mapping[str, Scorer]:
-        """All by name, the default one first."""
+        """All rankers by name, the default one first."""
         return self._engine.rankers
 
     async def Rerank(
         self, request: pb.RerankRequest, deadline_s: float | None, caller: Caller
     ) -> pb.RerankResponse:
-        """Rerank the caller's documents, and those that it names of an index."""
+        """Rerank the caller's documents, and documents of an index that the request names."""
         call = self._call(request, deadline_s, caller)
         with (
             self._engine.gate.passing(call.account),
@@ -126,7 +128,7 @@ class RerankService:
                     response.timings.first_stage_ns / 1e9, call.record.exemplar()
                 )
                 if not candidates:
-                    # There is nothing to rerank; what is wrong with the query is said nevertheless.
+                    # There is nothing to rerank, but errors in the query are still reported.
                     await self._engine.check_query(call)
                 else:
                     result = await self._engine.rerank(replace(call, documents=tuple(documents)), reserved)
@@ -162,7 +164,7 @@ class RerankService:
     def _call(
         self, request: pb.RerankRequest | pb.SearchAndRerankRequest, deadline_s: float | None, caller: Caller
     ) -> RerankCall:
-        """Note when the call came and when it must be answered; its documents come later.
+        """Record the call's arrival, deadline and options; its documents come later.
 
         Raises: PermissionDenied.
         """
@@ -181,7 +183,7 @@ class RerankService:
 
 
 def _tell(record: CallRecord, response: pb.RerankResponse | pb.SearchAndRerankResponse) -> None:
-    """Note what a call was given, and where its time went, for its line in the log."""
+    """Record the size of the answer and the time of each stage, for the call's log line."""
     usage, timings = response.usage, response.timings
     record.facts |= {"results": len(response.results), "chunks": usage.chunks, "tokens": usage.tokens}
     record.facts |= {
@@ -191,7 +193,7 @@ def _tell(record: CallRecord, response: pb.RerankResponse | pb.SearchAndRerankRe
 
 
 def _account(options: pb.RerankOptions, caller: Caller) -> Account:
-    """Whose share a call's work takes: what can wait has one of its own."""
+    """The account that is charged for a call's work: calls of batch priority have a separate one."""
     if options.priority == pb.PRIORITY_BATCH:
         return caller.account._replace(priority=Priority.BATCH)
     return caller.account
@@ -202,7 +204,7 @@ def _ns_since(start_s: float) -> int:
 
 
 def _named(opened: OpenIndexes, given: validate.Given, caller: Caller) -> dict[int, tuple[str, str]]:
-    """Say which documents stand in which index under which id. Raises: NotFound; PermissionDenied."""
+    """The index and id of each document that names an index. Raises: NotFound; PermissionDenied."""
     for number, index in given.indexes.items():
         field = f"documents[{number}].index"
         opened.first_stages.find(caller.index(index, opened.names, field), field)
@@ -216,7 +218,7 @@ async def _add_texts(
     named: Mapping[int, tuple[str, str]],
     call: RerankCall,
 ) -> None:
-    """Read the texts of those results that were ranked without them. Raises: as `FirstStages.texts`."""
+    """Read the texts of results that were ranked without them. Raises: the errors of `FirstStages.texts`."""
     numbers = [each.index for each in response.results if documents[each.index].text is None]
     texts = await texts_of_results(opened, named, numbers, call)
     for each in response.results:

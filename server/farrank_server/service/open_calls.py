@@ -1,8 +1,8 @@
-"""Open calls of both endpoints, from their beginning until their answer has been read.
+"""Open calls of both endpoints, from their start until their answer has been read.
 
-gRPC for Python bounds open calls for all callers together, and does not count its refusals. One caller that
-reads no answer would take all places, also those of health checks. So places are counted here, by kind of
-call and by caller, and gRPC's own bound lies above all of them.
+gRPC for Python limits open calls for all callers together, and does not count its refusals. One caller that
+reads no answer would take all places, including those of health checks. So this module counts places by kind
+of call and by caller, and gRPC's own limit lies above all of them.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ _RETRY_AFTER_MS = 1000
 
 
 class OpenCalls:
-    """Places of one kind of calls, shared by caller and, where `of_connection` is given, by connection.
+    """Places for one kind of call, shared by caller and, if `of_connection` is given, by connection.
 
-    A caller may have `of_free` times as many as are free. `limit` names the setting that the number of places
-    follows. Belongs to the event loop.
+    A caller may hold `of_free` times as many places as are free. `limit` names the setting that determines
+    the number of places. Belongs to the event loop.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class OpenCalls:
         self._metrics: Metrics | None = None
 
     def show(self, metrics: Metrics) -> None:
-        """Show from now on how many calls are open, and count those that are refused."""
+        """Export the number of open calls, and count refused ones."""
         self._metrics = metrics
         metrics.open_calls.labels(self._kind).set_function(lambda: self._room.held)
         metrics.open_calls_limit.labels(self._kind).set(self._room.size)
@@ -54,10 +54,10 @@ class OpenCalls:
         return self._room.held > 0
 
     def enter(self, peer: str, account: Account | None = None) -> FarrankError | None:
-        """Take a place until the current task, the call's, has ended; return the refusal if there is none.
+        """Take a place until the current task (the call's) has ended; return the refusal if there is none.
 
-        gRPC ends the task when all of the answer has left, or the call was cancelled. Without an `account`
-        the caller is known by its address.
+        gRPC ends the task when the whole answer has been sent, or the call was cancelled. Without an
+        `account`, the caller is identified by its address.
         """
         account = account_of_peer(peer) if account is None else account
         why, reason = None, Reason.SHARE
@@ -76,7 +76,7 @@ class OpenCalls:
         self._on[peer] += 1
         task = asyncio.current_task()
         assert task is not None
-        # A done callback of the context would keep what gRPC holds for the call in a cycle.
+        # A done callback of the context would keep all that gRPC holds for the call in a cycle.
         task.add_done_callback(partial(self._left, peer, account))
         return None
 

@@ -1,9 +1,10 @@
 """Requests in receipt: one budget of bytes for all endpoints, shared by caller.
 
-A request counts from before its first byte is read until admission has counted its texts, which hold the
-memory from then on. An endpoint that does not know a request's size beforehand reserves the largest size and
-gives back the rest once the request is there. Without this, forty legal requests of 20 MB take two gigabytes
-before the first of them is refused.
+A request counts from before its first byte is read until admission has counted its texts, whose memory
+admission limits from then on. An endpoint that does not know a request's size beforehand reserves the largest
+size, and gives back the rest once the request has arrived. Without this budget, forty legal requests of 20 MB
+would take
+2 GB before the first of them is refused.
 
     with await budget.enter(caller.account, size) as room:
         async with asyncio.timeout(budget.arrival_s(size)):
@@ -24,44 +25,44 @@ from farrank_server.engine.admission.shared_room import SharedRoom
 from farrank_server.errors import Reason, ResourceExhausted
 from farrank_server.metrics import Metrics
 
-# A caller may reserve as many bytes as are free: one alone half of all, n callers 1/(n+1) each, so that a
-# newcomer always finds room.
+# A caller may reserve as many bytes as are free: one caller alone gets half, and n callers get 1/(n+1) each,
+# so that a newcomer always finds room.
 SHARE_OF_FREE = 1.0
 
-# A request waits this long for room. Refused then, its caller has time left to try another replica.
+# A request waits this long for room. If it is refused then, its caller has time left to try another replica.
 MAX_WAIT_S = 10.0
 
-# Every request may take this long to arrive, however small it is, and longer by its size.
+# Every request may take this long to arrive, and a large one longer, by its size.
 ARRIVAL_S = 10.0
 
 _RETRY_AFTER_MS = 1000
 
 
 class Room:
-    """What one request has reserved; a context manager that gives it back. `size` is in bytes."""
+    """The bytes that one request has reserved; a context manager that gives them back. `size` is in bytes."""
 
     def __init__(self, give_back: Callable[[int], None], size: int) -> None:
         self._give_back = give_back
         self.size = size
 
     def shrink(self, size: int) -> None:
-        """Keep this many bytes and give back the rest; more than was reserved is kept as it is."""
+        """Keep this many bytes and give back the rest; a `size` above the reserved one changes nothing."""
         if size < self.size:
             freed, self.size = self.size - size, size
             self._give_back(freed)
 
     def close(self) -> None:
-        """Give everything back; a second time does nothing."""
+        """Give everything back. Further calls do nothing."""
         self.shrink(0)
 
     def __enter__(self) -> "Room":
-        """Hold the room."""
+        """Return the room itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give it back."""
+        """Give the room back."""
         self.close()
 
 
@@ -69,7 +70,7 @@ _current: ContextVar[Room | None] = ContextVar("farrank_receiving", default=None
 
 
 def taken_over() -> None:
-    """Give back what the request of this context has reserved: admission counts its texts from now on."""
+    """Give back what this context's request has reserved: admission counts its texts from now on."""
     if (room := _current.get()) is not None:
         room.close()
 
@@ -86,13 +87,13 @@ class ReceivingBudget:
         metrics.receiving_waiting.set_function(self._waiters.total)
 
     def arrival_s(self, size: int) -> float:
-        """Say how long a request of this many bytes may take to arrive: 10 s, and the least rate."""
+        """Seconds that a request of this size may take to arrive: 10, plus its bytes at the least rate."""
         return ARRIVAL_S + size / self._limits.min_receiving_bytes_per_s
 
     async def enter(self, account: Account, size: int) -> Room:
         """Reserve bytes for a request before it is read; wait while there is no room.
 
-        A request larger than the whole budget reserves all of it. Of the callers that wait, the one that has
+        A request larger than the whole budget reserves all of it. Among the waiting callers, the one that has
         reserved least goes first, and the requests of one caller keep their order.
         Raises: ResourceExhausted after 10 s without room.
         """
@@ -113,12 +114,12 @@ class ReceivingBudget:
             async with asyncio.timeout(MAX_WAIT_S):
                 await waiter.granted
         except BaseException as error:
-            # It may have been granted in the same turn of the loop.
+            # The room may have been granted in the same turn of the loop.
             if waiter.granted.done() and not waiter.granted.cancelled():
                 self._free(size, account)
             else:
                 self._forget(account, waiter)
-                # The next in its line may need less.
+                # The caller's next request may need less room.
                 self._grant()
             if isinstance(error, TimeoutError):
                 held, size = self._room.held, self._room.size
@@ -137,7 +138,7 @@ class ReceivingBudget:
         self._grant()
 
     def _grant(self) -> None:
-        """Let in those that wait, as long as one fits."""
+        """Grant room to waiting requests, as long as one fits."""
         while fitting := [
             account for account, line in self._waiting.items() if self._fits(account, line[0].size)
         ]:
@@ -145,7 +146,7 @@ class ReceivingBudget:
             waiter = self._waiting[account][0]
             self._room.take(waiter.size, account)
             self._forget(account, waiter)
-            # A waiter may be cancelled whose task has not run since.
+            # A cancelled waiter is still in the line until its task runs.
             if waiter.granted.cancelled():
                 self._room.take(-waiter.size, account)
             else:

@@ -1,8 +1,8 @@
-"""Answers that callers have not read yet: bounded in bytes and in time.
+"""Answers that callers have not read yet, limited in bytes and in time.
 
-An answer waits until its caller makes room for it, and a caller may never do so. Callers and connections that
-keep large answers waiting get no more of them. A connection with an answer that is far too late is ended,
-with all its calls: gRPC knows no other way to take an answer back.
+An answer waits until its caller makes room for it, and a caller may never do so. Callers and connections with
+many unread bytes get no further large answers. A connection whose answer is far too late is ended, with all
+its calls: gRPC has no other way to take an answer back.
 """
 
 import asyncio
@@ -20,23 +20,23 @@ from farrank_server.service.connections import end_connection
 
 log = logging.getLogger(__name__)
 
-# A smaller answer is never refused: the calls that may be open (`service/open_calls.py`) bound their number.
+# A smaller answer is never refused: the limit on open calls (`service/open_calls.py`) bounds their number.
 SMALL_ANSWER_BYTES = 65_536
 
-# The share of all unread bytes that one connection may have.
+# One connection may have this fraction of all unread bytes: a quarter.
 CONNECTION_SHARE = 4
 
-# A caller may have as many bytes unread as are free: one alone half of all.
+# A caller may have as many unread bytes as are free: one caller alone gets half of all.
 SHARE_OF_FREE = 1.0
 
-# How long a refusal may take to be read. It needs no room for it in HTTP/2: the connection itself is stuck.
+# Time limit for reading a refusal. HTTP/2 needs no free window for it, so the connection itself is stuck.
 UNREAD_REFUSAL_S = 5.0
 
-# How long an answer may take to be read, however small, and how slowly a large one may be.
+# Time limit for reading an answer of any size; for large ones, a lower limit on the rate applies instead.
 UNREAD_S = 60.0
 SLOWEST_BYTES_PER_S = 256 * 2**10
 
-# How often it is looked for late ones.
+# Time between two searches for late answers.
 SWEEP_S = 5.0
 
 _RETRY_AFTER_MS = 1000
@@ -54,7 +54,7 @@ class Unread:
 
 
 class UnreadAnswers:
-    """Keeps count of them, for all doors. Belongs to the event loop that made it."""
+    """Counts unread answers, for all endpoints. Belongs to the event loop that created it."""
 
     def __init__(self, limits: LimitsConfig, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -69,7 +69,7 @@ class UnreadAnswers:
     def add(self, door: Door, connection: str, size: int, account: Account | None = None) -> Unread:
         """Note an answer that is about to be sent on a connection (as `peer_name`).
 
-        Without an `account` the caller is known by its address.
+        Without an `account`, the caller is identified by its address.
         Raises: ResourceExhausted if too much is unread already.
         """
         account = account_of_peer(connection) if account is None else account
@@ -101,7 +101,7 @@ class UnreadAnswers:
         return unread
 
     def remove(self, unread: Unread) -> None:
-        """Note that an answer was read, or its caller has gone."""
+        """Record that an answer was read, or that its caller has disconnected."""
         if unread not in self._unread:
             return
         del self._unread[unread]
@@ -111,12 +111,12 @@ class UnreadAnswers:
             del self._of[unread.connection]
 
     def close(self) -> None:
-        """Look no more for late ones."""
+        """Stop searching for late answers."""
         if self._sweeping is not None:
             self._sweeping.cancel()
 
     def _sweep(self) -> None:
-        """End the connections of those that are late; those of others stay."""
+        """End the connections with late answers; other connections stay."""
         now_s = self._loop.time()
         late = {each.connection: each for each in self._unread if each.late_s <= now_s}
         for each in late.values():

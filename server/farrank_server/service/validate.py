@@ -1,7 +1,7 @@
-"""Is a request well formed and within the limits? Each refusal names the field, the problem, the limit.
+"""Checks that a request is well formed and within the limits. Errors name field, problem and limit.
 
-A request as a whole is weighed by the doors, which know its bytes: weighing a message takes as long as
-writing it.
+The endpoints check the size of a request as a whole, since they know its bytes: measuring a message takes as
+long as writing it.
 """
 
 from collections import Counter
@@ -13,12 +13,12 @@ from farrank_server.config.schema import LimitsConfig
 from farrank_server.errors import InvalidArgument, TooLarge
 from farrank_server.service.fields import long_work
 
-# After so many characters are decoded, which takes some milliseconds, the event loop is left to others.
+# After decoding this many characters, which takes some milliseconds, other tasks of the event loop run.
 TURN_CHARACTERS = 2_000_000
 
 
 class Given(NamedTuple):
-    """The documents of a request: ids, texts, and by number in which index those are that bring no text."""
+    """The documents of a request: ids, texts, and the index of each that names one, by its number."""
 
     ids: list[str]
     texts: tuple[str, ...]
@@ -26,9 +26,9 @@ class Given(NamedTuple):
 
 
 async def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> Given:
-    """Check a request; return what its documents hold, which is read from the message only once.
+    """Check a request; return the content of its documents, which is read from the message only once.
 
-    Each text is decoded for that: between some millions of characters others have their turn.
+    Reading decodes each text: after each few million characters, other tasks of the event loop run.
     Raises: InvalidArgument.
     """
     _check_request(request, limits)
@@ -41,7 +41,7 @@ async def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> Given
     characters = 0
     for index, document in enumerate(request.documents):
         texts.append(text := document.text)
-        # A character takes at most 4 bytes: most texts need no encoding to be known as small enough.
+        # A character takes at most 4 bytes, so most texts are known to be small enough without encoding them.
         if len(text) * 4 > limits.max_document_bytes:
             _check_bytes(f"documents[{index}].text", len(text.encode()), "max_document_bytes", limits)
         characters += len(text)
@@ -58,7 +58,7 @@ async def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> Given
         if not ids[number]:
             raise InvalidArgument(f"documents[{number}].id: is empty; it must name a document of the index")
     doc_id, times = Counter(ids).most_common(1)[0]
-    # All may be empty: the caller tells results apart by index.
+    # All ids may be empty: the caller then tells results apart by index.
     if times > 1 and any(ids):
         first = ids.index(doc_id)
         second = ids.index(doc_id, first + 1)
@@ -80,7 +80,7 @@ def check_search(request: pb.SearchAndRerankRequest, limits: LimitsConfig) -> No
 
 
 def too_large(size: str, limits: LimitsConfig) -> TooLarge:
-    """Say that a request as a whole is too large; the doors look."""
+    """The error for a request that is too large as a whole, for the endpoints."""
     return TooLarge(f"request: has {size}; max_request_bytes is {limits.max_request_bytes}")
 
 
