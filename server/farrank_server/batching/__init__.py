@@ -1,1 +1,1 @@
-"""Which waiting inputs run next, and together: pure policy, no device, no event loop, no clock."""
+"""Decides which waiting inputs run next and together: pure policy, no device, event loop or clock."""

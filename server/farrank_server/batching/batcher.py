@@ -1,16 +1,16 @@
-"""One ranker's queue, and which of its inputs form the next batch.
+"""One ranker's queue, and the choice of the inputs that form the next batch.
 
-Order: every input gets a due time, its request's arrival plus the time the device would need for the
-inputs before it in the same request, had the request the device to itself (the virtual clock of L. Zhang,
-SIGCOMM 1990). Small requests pass a large one that arrived before them, yet nothing starves: no input is
-due before its request arrived, so what waits is overtaken only by requests that arrived before it was due.
-That is the order within an account, and among accounts none of which had more than its share; the accounts
-of several callers, and what can wait, are ordered by `fair_order`.
+Order: every input gets a due time: its request's arrival plus the time that the device would need for the
+inputs before it in the same request if it served this request alone (the virtual clock of L. Zhang, SIGCOMM
+1990). Small requests pass a large one that arrived before them, yet nothing starves. No input is due before
+its request arrived, so a waiting input is passed only by requests that arrived before it was due. This is the
+order within an account, and among accounts that have had no more than their share. `fair_order` orders
+accounts that have had more, and batch work.
 
-Batch: the input due first always goes. Where inputs are padded to their longest companion, others of like
-length keep it company, chosen among the inputs due next, so that batches are full, hardly padded, and
-shared by all requests. Where they are packed, lengths may differ as they like: those due next go along,
-until the batch is full. Work that can wait does not make interactive work wait in one batch with it.
+Batch: the input due first always runs. If inputs are padded to the longest in their batch, inputs of similar
+length join it, chosen among those due next. So batches are full, have little padding, and serve all requests.
+If inputs are packed, lengths do not matter: the inputs due next join until the batch is full. Batch work does
+not make interactive work wait by sharing a batch with it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -24,35 +24,36 @@ from sortedcontainers import SortedKeyList
 
 from farrank_server.batching.fair_order import NOBODY, Account, FairOrder, Rank
 
-# Batches in a row that fitted, before a larger one is tried again.
+# The number of batches in a row that must fit before a larger one is tried again.
 PATIENCE = 200
 
 GROWTH = 1.5
 
-# How far an account may be ahead of its share, in seconds of the device's work. Most calls take less: these
-# are not interrupted.
+# How far an account may be ahead of its share, in seconds of the device's work. Most calls take less and are
+# not interrupted.
 QUANTUM_S = 0.5
 
-# Where several accounts wait, a batch is chosen among so many, and what is not eligible joins only to fill
-# one: of more to choose from, lengths and not shares would decide who goes.
+# If several accounts wait, a batch is chosen among this many batches of inputs, and inputs of accounts that
+# are not eligible only fill it up. With a larger choice, lengths instead of shares would decide who is
+# served.
 FAIR_WINDOW_BATCHES = 8
 
-# What is below this share of the configured budget is no lasting want of memory but a moment's.
+# The budget never falls below this share of the configured one: a larger lack of memory does not last.
 FLOOR = 1 / 16
 
 
 def longest_prefix(lengths: Sequence[int], max_tokens: int) -> int:
-    """Count the inputs that a batch without padding holds when they go in their order; one always fits."""
+    """Count the inputs, in order, that fit into a batch without padding. The first one always fits."""
     return max(1, bisect_right(list(accumulate(lengths)), max_tokens))
 
 
 def longest_run(lengths: Sequence[int], anchor: int, max_tokens: int, max_padding_ratio: float) -> range:
-    """Find the run of neighbours in length that holds the anchor and the most real tokens.
+    """Find the run of neighbours in length that contains the anchor and has the most real tokens.
 
-    `lengths` ascend. A run of n inputs whose longest has l tokens costs n·l padded tokens; it fits when
-    that is at most `max_tokens` and at most `max_padding_ratio` times its real tokens. The anchor alone
-    always fits. A run ends only where a length ends: inputs of equal length cost no padding, so which of
-    them is left out is decided at the run's lower edge alone.
+    `lengths` are in ascending order. A run of n inputs whose longest has l tokens costs n·l padded tokens. It
+    fits when this is at most `max_tokens` and at most `max_padding_ratio` times its real tokens. The anchor
+    alone always fits. A run ends only where a length ends: inputs of equal length cost no padding, so that
+    the run's lower edge alone decides which of them is left out.
 
     Returns the run as positions in `lengths`.
     """
@@ -82,9 +83,9 @@ def longest_run(lengths: Sequence[int], anchor: int, max_tokens: int, max_paddin
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """Bounds of a batch. See `config.BatchingConfig`.
+    """The bounds of a batch. See `config.BatchingConfig`.
 
-    `packed`: inputs lie end to end on the device, and only `max_batch_tokens` bounds them.
+    `packed` says that inputs lie end to end on the device, where only `max_batch_tokens` bounds them.
     """
 
     max_batch_tokens: int
@@ -93,14 +94,14 @@ class BatchPolicy:
     packed: bool = False
 
     def positions(self, tokens: Sequence[int]) -> list[int]:
-        """Say how many positions each input of a batch takes on the device."""
+        """Return the number of positions that each input of a batch takes on the device."""
         return list(tokens) if self.packed else [max(tokens, default=0)] * len(tokens)
 
 
 class TokenBudget:
-    """How many tokens a batch may hold, learned from batches that did not fit.
+    """The number of tokens that a batch may hold, learned from batches that did not fit.
 
-    Starts at what was configured, shrinks when a batch runs out of memory, and grows back in time.
+    It starts at the configured number, shrinks when a batch runs out of memory, and grows back over time.
     """
 
     def __init__(self, configured: int) -> None:
@@ -109,12 +110,12 @@ class TokenBudget:
         self.tokens = configured
 
     def failed(self, padded_tokens: int) -> None:
-        """Halve what failed, for the batches to come."""
+        """Set the budget to half of the failed batch."""
         self._fitted = 0
         self.tokens = max(1, round(self._configured * FLOOR), min(self.tokens, padded_tokens // 2))
 
     def fitted(self) -> None:
-        """Count a batch that ran; after many of them, dare more."""
+        """Count a batch that fitted. After many of them the budget grows."""
         if self.tokens == self._configured:
             return
         self._fitted += 1
@@ -125,11 +126,11 @@ class TokenBudget:
 
 @dataclass(slots=True, eq=False)
 class Queued:
-    """One encoder input in the queue; whoever queues it derives a class that says what it belongs to.
+    """One encoder input in the queue. A subclass says where it belongs.
 
-    `tokens` counts the padding inside a query, too. Packed it costs nothing, but what admission, due times
-    and callers are told is one number, and a budget held with it is held without. The batcher sets the other
-    fields when it takes the input in.
+    `tokens` includes the padding inside a query. The padding costs nothing in a packed batch, but admission,
+    due times and answers need one number, and a budget that holds with padding holds without it. The batcher
+    sets the other fields when it receives the input.
     """
 
     tokens: int
@@ -154,9 +155,9 @@ class _Request:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """The inputs of one account by their due times, some left over of requests that were closed.
+    """The inputs of one account by due time, including inputs of closed requests.
 
-    `waiting` counts those that are not.
+    `waiting` counts the inputs of open requests.
     """
 
     account: Account
@@ -166,19 +167,19 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[Q]):
-    """What runs next, and which requests were dropped because their deadline had passed."""
+    """The inputs that run next, and the requests dropped because their deadline had passed."""
 
     items: tuple[Q, ...]
     expired: tuple[int, ...]
 
 
 class Batcher(Generic[Q]):
-    """The queue of one ranker. Not thread-safe; times are seconds of one clock of the caller's.
+    """The queue of one ranker. Not thread-safe; times are seconds of one clock of the caller.
 
     Queues that share a device share the `order` among accounts.
 
-    Closing a request only forgets it. Its inputs are left where they are until a batch is formed there, or
-    until more are left over than wait: a large request is so given up at once.
+    Closing a request only forgets it, so that even a large request closes at once. Its inputs are removed
+    when a batch is chosen from them, or when a lane holds more of such inputs than waiting ones.
     """
 
     def __init__(self, policy: BatchPolicy, order: FairOrder | None = None) -> None:
@@ -201,7 +202,7 @@ class Batcher(Generic[Q]):
         self._requests[request_id] = _Request(account, deadline_s, arrival_s)
 
     def add(self, request_id: int, inputs: Iterable[Q], *, now_s: float, tokens_per_s: float) -> None:
-        """Queue inputs of an open request; of a request no longer open, nothing."""
+        """Queue inputs of an open request. Inputs of a closed request are ignored."""
         request = self._requests.get(request_id)
         if request is None:
             return
@@ -215,7 +216,7 @@ class Batcher(Generic[Q]):
             self._count(request, lane, 1, item.tokens)
 
     def close(self, request_id: int) -> int:
-        """Forget a request, finished or abandoned. Returns how many inputs were still waiting."""
+        """Forget a request, finished or abandoned. Returns how many of its inputs were still waiting."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return 0
@@ -228,19 +229,19 @@ class Batcher(Generic[Q]):
         return left
 
     def first(self) -> Q | None:
-        """The input that goes next, None when nothing waits."""
+        """The input that goes next; None if no input waits."""
         found = self._first()
         return None if found is None else found[1]
 
     def first_key(self) -> tuple[Rank, float] | None:
-        """By what queues of several rankers compare: the first input's rank and due time."""
+        """The key that orders the queues of several rankers: the first input's rank and due time."""
         found = self._first()
         return None if found is None else (found[0], found[1].due_s)
 
     def take(self, now_s: float) -> Batch[Q]:
-        """Remove and return the next batch; empty when nothing waits.
+        """Remove and return the next batch. It is empty if no input waits.
 
-        Requests found past their deadline are closed, none of their inputs runs.
+        Requests found past their deadline are closed, and none of their inputs runs.
         """
         expired: list[int] = []
         items = self._grouped(self._window(now_s, expired))
@@ -253,7 +254,7 @@ class Batcher(Generic[Q]):
         return Batch(items, tuple(expired))
 
     def _count(self, request: _Request, lane: _Lane, inputs: int, tokens: int) -> None:
-        """Count inputs of a request in, or (negative) out."""
+        """Add inputs of a request to the counts; negative numbers remove them."""
         request.inputs += inputs
         request.tokens += tokens
         self._waiting += inputs
@@ -263,7 +264,7 @@ class Batcher(Generic[Q]):
             self._order.begin(lane.account)
         lane.waiting += inputs
         if not lane.waiting:
-            # What is left over goes with it.
+            # This also drops the inputs of closed requests.
             del self._lanes[lane.account]
             self._order.end(lane.account)
 
@@ -294,9 +295,9 @@ class Batcher(Generic[Q]):
         return tuple(by_length[position] for position in run)
 
     def _window(self, now_s: float, expired: list[int]) -> list[Q]:
-        """The inputs that go next: a batch is chosen among so many.
+        """Return the inputs that go next, among which a batch is chosen.
 
-        Those that fill `window_batches` batches; packed, where there is nothing to choose, one.
+        They fill `window_batches` batches, or one batch if inputs are packed and there is nothing to choose.
         """
         window: list[Q] = []
         left_over: list[tuple[_Lane, Q]] = []
@@ -308,7 +309,7 @@ class Batcher(Generic[Q]):
         for rank, lane, item in self._in_order():
             request = self._requests.get(item.request_id)
             if request is not None and request.deadline_s <= now_s:
-                # Not `close`, which may sweep the queue: it is being walked through.
+                # Do not call `close`: it may rebuild the queue that this loop iterates over.
                 expired.append(item.request_id)
                 del self._requests[item.request_id]
                 self._count(request, lane, -request.inputs, -request.tokens)
@@ -329,7 +330,7 @@ class Batcher(Generic[Q]):
         return window
 
     def _in_order(self) -> Iterator[tuple[Rank, _Lane, Q]]:
-        """All inputs as they would go one by one, each with its account's rank then."""
+        """Yield all inputs in the order in which they would go, each with its account's rank at that time."""
         if len(self._lanes) == 1:
             (lane,) = self._lanes.values()
             rank = self._order.rank(lane.account)

@@ -1,48 +1,49 @@
-"""Whose turn it is where several callers wait for one stage: fair shares among them, and work that can wait.
+"""The order in which the accounts of several callers use one stage: fair shares and priorities.
 
-Each account (a caller) has a virtual time: the work that was done for it, over its weight. The stage has one,
-too: what an account would have had by now if all that want something had been served at the same time, each
-by its weight (the reference of A. Parekh and R. Gallager, IEEE/ACM ToN 1993). An account that is no more than
-a quantum ahead of it is eligible. Among eligible accounts what is due first goes first, as if there were no
-accounts: callers who take no more than their share meet in the order that suits all of them best. An account
-that is further ahead waits until the others have had theirs, or until nobody else waits (I. Stoica and H.
-Abdel-Wahab, 1995, choose likewise). So one account alone has the whole stage, and its work keeps its order.
+Each account (a caller) has a virtual time: the work done for it divided by its weight. The stage has one,
+too: the virtual time that an account would have if all accounts with waiting work had been served at the same
+time, each by its weight (the reference of A. Parekh and R. Gallager, IEEE/ACM ToN 1993). An account that is
+at most a quantum ahead of the stage is eligible. Among eligible accounts the work due first goes first, as if
+there were no accounts: callers that take no more than their share meet in the order that suits all of them
+best. An account that is further ahead waits until the others have had their share or have no waiting work (I.
+Stoica and H. Abdel-Wahab, 1995, choose in a similar way). So a single account has the whole stage, and its
+work keeps its order.
 
-Work of the priority BATCH waits for interactive work, but not for ever: while both wait, one part in
-`BATCH_PART` of the work is its own.
+Work of the priority BATCH waits for interactive work, but not forever: while both wait, batch work gets one
+part in `BATCH_PART` of the work.
 """
 
 from enum import IntEnum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-# While interactive work waits, one second in so many goes to batch work.
+# While interactive work waits, one second in this many goes to batch work.
 BATCH_PART = 16
 
-# An account that wants nothing more is one of those that share the stage for so much of a quantum: who asks
-# again when it is answered is away for a moment, and that is not to be another's gain.
+# An account without waiting work keeps its share of the stage for this part of a quantum. A client that sends
+# its next call after an answer is away for a moment, and other accounts must not gain from that.
 LINGERS = 0.2
 
-# How quickly the measured progress follows what happens: over so many seconds of work.
+# The measured progress is averaged over about this many seconds of work.
 PROGRESS_MEMORY_S = 2.0
 
 
 class Priority(IntEnum):
-    """What a call is for: somebody who waits for the answer, or work that can wait."""
+    """The kind of a call: its user waits for the answer, or the work can wait."""
 
     INTERACTIVE = 0
     BATCH = 1
 
 
 class Account(NamedTuple):
-    """Whose work it is. Accounts of one priority share a stage by their weights."""
+    """The owner of work. Accounts of one priority share a stage by their weights."""
 
     name: str = ""
     weight: float = 1.0
     priority: Priority = Priority.INTERACTIVE
 
 
-# Whose work it is where nobody says.
+# The account of work without an owner.
 NOBODY = Account()
 
 
@@ -54,9 +55,10 @@ class Rank(NamedTuple):
 
 
 class FairShares:
-    """What the accounts of one priority have had of a stage. Times are seconds of the stage's work.
+    """The service that the accounts of one priority have had from a stage. Times are seconds of its work.
 
-    Only accounts are remembered that want something, did so a moment ago, or have had more than their share.
+    Only these accounts are kept: those with waiting work, those that had some a moment ago, and those that
+    have had more than their share.
     """
 
     def __init__(self, quantum_s: float) -> None:
@@ -65,12 +67,13 @@ class FairShares:
         self._now_s = 0.0
         self._reached_s: dict[Account, float] = {}
         self._wanting: dict[Account, int] = {}
-        # Accounts that want nothing now, by when they may be forgotten: one entry each.
+        # Accounts without waiting work, and the time at which they may be forgotten: one entry each.
         self._rests_until_s: dict[Account, float] = {}
         self._resting: list[tuple[float, Account]] = []
         self._has_entry: set[Account] = set()
         self._weights = 0.0
-        # Virtual seconds a second of work: 1 over the weights that share the stage. None: not seen yet.
+        # Virtual seconds per second of work: 1 over the sum of the weights that share the stage. None: not
+        # measured.
         self.progress: float | None = None
 
     def __len__(self) -> int:
@@ -78,26 +81,26 @@ class FairShares:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether any account wants something."""
+        """Whether any account has waiting work."""
         return bool(self._wanting)
 
     def begin(self, account: Account) -> None:
-        """Note that an account wants something more."""
+        """Record that an account has one more piece of work."""
         if account not in self._reached_s:
             self._weights += account.weight
         if account not in self._wanting:
-            # Who wanted nothing before has nothing saved up.
+            # An account without waiting work saves up no service.
             self._reached_s[account] = max(self._now_s, self._reached_s.get(account, 0.0))
         self._wanting[account] = self._wanting.get(account, 0) + 1
 
     def end(self, account: Account) -> None:
-        """Note that it wants something less; to be called once for each `begin`."""
+        """Record that an account has one piece of work less. Call it once for each `begin`."""
         self._wanting[account] -= 1
         if self._wanting[account]:
             return
         del self._wanting[account]
         if not self._wanting:
-            # An idle stage owes nobody anything.
+            # An idle stage has no accounts to balance.
             self._reached_s, self._rests_until_s, self._resting, self._has_entry = {}, {}, [], set()
             self._weights, self._now_s, self.progress = 0.0, 0.0, None
             return
@@ -106,9 +109,9 @@ class FairShares:
         self._forget()
 
     def ahead_at_s(self, account: Account, extra_s: float = 0.0) -> float | None:
-        """Say which virtual time an account has reached if it is more than a quantum ahead, else None.
+        """Return the account's virtual time if it is more than a quantum ahead, else None.
 
-        `extra_s`: work to be counted as done for it.
+        `extra_s` is work to count as if it had been done for it.
         """
         reached_s = self._reached_s.get(account, self._now_s) + extra_s / account.weight
         return reached_s if reached_s > self._now_s + self._quantum_s else None
@@ -119,11 +122,11 @@ class FairShares:
         return max(0.0, self._reached_s.get(account, now_s) - now_s)
 
     def charge(self, account: Account, work_s: float) -> None:
-        """Count work that is done for an account which wants something."""
+        """Count work done for an account that has waiting work."""
         if account not in self._reached_s:
             return
         if self.ahead_at_s(account) is not None and all(map(self.ahead_at_s, self._wanting)):
-            # Nobody else could go: the time is later than the shares said.
+            # No account is eligible: the stage's virtual time is behind, so advance it.
             self._now_s = min(self._reached_s[each] for each in self._wanting) - self._quantum_s
         advanced_s = work_s / self._weights
         self._reached_s[account] += work_s / account.weight
@@ -138,44 +141,44 @@ class FairShares:
             heappush(self._resting, (self._rests_until_s[account], account))
 
     def _forget(self) -> None:
-        """Forget accounts that have wanted nothing for a while and are not ahead any more."""
+        """Forget accounts that have had no waiting work for a while and are no longer ahead."""
         while self._resting and self._resting[0][0] <= self._now_s:
             account = heappop(self._resting)[1]
             self._has_entry.discard(account)
             if account in self._wanting:
                 continue
             if self._rests_until_s[account] > self._now_s:
-                # It came back meanwhile, and left again.
+                # It came back meanwhile and has no work again.
                 self._rest(account)
                 continue
             del self._reached_s[account], self._rests_until_s[account]
-            # Not what sums of differences leave.
+            # Sum again: repeated additions and subtractions would leave rounding errors.
             self._weights = sum(each.weight for each in self._reached_s) if self._reached_s else 0.0
 
 
 class FairOrder:
-    """The order among the accounts of a stage. Belongs to one thread, except for what says otherwise.
+    """The order among the accounts of a stage. Belongs to one thread, except where stated.
 
-    `quantum_s`: how far an account may be ahead of its share, in seconds of the stage's work.
+    `quantum_s` is how far an account may be ahead of its share, in seconds of the stage's work.
     """
 
     def __init__(self, quantum_s: float) -> None:
         self.shares = {priority: FairShares(quantum_s) for priority in Priority}
-        # What batch work may have before interactive work.
+        # The seconds of batch work that go before interactive work.
         self._owed_s = 0.0
-        # The part of batch work while it wanted any.
+        # The part of batch work in the time in which some waited.
         self._batch_part = 1.0
 
     def begin(self, account: Account) -> None:
-        """Note that an account wants something more."""
+        """Record that an account has one more piece of work."""
         self.shares[account.priority].begin(account)
 
     def end(self, account: Account) -> None:
-        """Note that it wants something less; to be called once for each `begin`."""
+        """Record that an account has one piece of work less. Call it once for each `begin`."""
         self.shares[account.priority].end(account)
 
     def rank(self, account: Account, extra_s: float = 0.0) -> Rank:
-        """Say when an account goes; `extra_s`: as if so much work had been done for it."""
+        """Return an account's rank, as if `extra_s` of work had been done for it already."""
         level = 0
         if account.priority is Priority.BATCH:
             level = -1 if self._owed_s > 0 else 1
@@ -183,7 +186,7 @@ class FairOrder:
         return Rank(level, 0.0 if ahead_s is None else ahead_s)
 
     def charge(self, account: Account, work_s: float) -> None:
-        """Count work that is done for an account, as long as it wants something."""
+        """Count work done for an account, as long as it has waiting work."""
         if work_s <= 0:
             return
         self.shares[account.priority].charge(account, work_s)
@@ -198,9 +201,9 @@ class FairOrder:
             self._owed_s -= work_s
 
     def progress(self, priority: Priority) -> float | None:
-        """Virtual seconds of a priority's accounts a second of the stage's work, lately. Any thread may ask.
+        """Recent virtual seconds of a priority's accounts per second of the stage's work. Any thread may ask.
 
-        None: nobody has waited for anybody.
+        None if no account has waited for another.
         """
         progress = self.shares[priority].progress
         if progress is None or priority is Priority.INTERACTIVE:

@@ -1,4 +1,4 @@
-"""Work that waits for a stage, and places at a stage, in the fair order of those for whom it is done."""
+"""Work that waits for a stage, and slots at a stage, in fair order among accounts."""
 
 import asyncio
 from collections import deque
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Work by the fair order of its accounts, that of one account as it came. Not thread-safe.
+    """Work in the fair order of its accounts; the work of one account in order of arrival. Not thread-safe.
 
-    `quantum_s`: how far an account may be ahead of its share before others go first, in seconds of work.
+    `quantum_s` is how far an account may be ahead of its share before others go first, in seconds of work.
     """
 
     def __init__(self, quantum_s: float) -> None:
@@ -27,28 +27,28 @@ class FairQueue(Generic[T]):
         return bool(self._waiting)
 
     def begin(self, account: Account) -> None:
-        """Note that work begins without having waited; `done` ends it."""
+        """Record that work begins without having waited. `done` ends it."""
         self._order.begin(account)
 
     def put(self, account: Account, work: T) -> None:
-        """Leave work; `done` or `remove` ends it."""
+        """Add work. `done` or `remove` ends it."""
         self._waiting.setdefault(account, deque()).append((next(self._numbers), work))
         self._order.begin(account)
 
     def take(self) -> tuple[Account, T]:
-        """Take the work that goes next. Raises: ValueError if none waits."""
+        """Remove and return the work that goes next. Raises: ValueError if none waits."""
         account = min(self._waiting, key=self._key) if len(self._waiting) != 1 else next(iter(self._waiting))
         _, work = self._waiting[account].popleft()
         self._tidy(account)
         return account, work
 
     def done(self, account: Account, seconds: float) -> None:
-        """Note that work of an account is done, and how long it took."""
+        """Record that work of an account is done, and how long it took."""
         self._order.charge(account, seconds)
         self._order.end(account)
 
     def remove(self, account: Account, work: T) -> None:
-        """Drop work, if it still waits."""
+        """Drop work if it still waits."""
         waiting = self._waiting.get(account, deque())
         kept = deque(each for each in waiting if each[1] is not work)
         if len(kept) < len(waiting):
@@ -57,7 +57,7 @@ class FairQueue(Generic[T]):
             self._tidy(account)
 
     def clear(self) -> list[T]:
-        """Drop all work that waits, and return it."""
+        """Drop all waiting work and return it."""
         dropped = [(account, work) for account, its in self._waiting.items() for _, work in its]
         self._waiting.clear()
         for account, _ in dropped:
@@ -73,7 +73,7 @@ class FairQueue(Generic[T]):
 
 
 class FairSlots:
-    """At most `slots` pieces of work at a time; those that wait go in fair order. Belongs to the event loop.
+    """Runs at most `slots` pieces of work at a time, in fair order. Belongs to the event loop.
 
     `quantum_s`: as in `FairQueue`.
     """
@@ -83,7 +83,7 @@ class FairSlots:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(quantum_s)
 
     async def take(self, account: Account) -> Callable[[], None]:
-        """Wait for a slot. To be returned: call the result, once or more often.
+        """Wait for a slot. Call the returned function to give it back; further calls do nothing.
 
         The time until then is charged to the account.
         """
@@ -118,6 +118,6 @@ class FairSlots:
             if not turn.cancelled():
                 turn.set_result(None)
                 return
-            # Its task, which has not run since, would have removed it.
+            # The waiter was cancelled, and its task has not run yet to remove it.
             self._queue.done(account, 0.0)
         self._free += 1
