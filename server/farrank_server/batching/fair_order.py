@@ -48,7 +48,7 @@ NOBODY = Account()
 
 
 class Rank(NamedTuple):
-    """Which account goes first: the lowest. Among equal ranks, what is due first."""
+    """The key that orders accounts: the lowest goes first. Among equals, the work due first goes first."""
 
     level: int
     ahead_at_s: float

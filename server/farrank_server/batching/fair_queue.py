@@ -85,7 +85,7 @@ class FairSlots:
     async def take(self, account: Account) -> Callable[[], None]:
         """Wait for a slot. Call the returned function to give it back; further calls do nothing.
 
-        The time until then is charged to the account.
+        The time for which the slot is held is charged to the account.
         """
         if self._free:
             self._free -= 1

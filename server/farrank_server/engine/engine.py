@@ -354,7 +354,7 @@ class Engine:
         return await asyncio.wrap_future(self._tokenizers.pool.submit_for(call.account, look_up))
 
     def _show_state(self, cache: DocumentCache) -> None:
-        """Let Prometheus read at each scrape what changes too often to be copied."""
+        """Let Prometheus read, at each scrape, the values that change too often to copy."""
         metrics, device, reservations = self._metrics, self.device, self._reservations
         metrics.held_characters.set_function(reservations.held_characters)
         for priority in Priority:

@@ -1,1 +1,1 @@
-"""What lies beside a Lucene index: its manifest, and what is computed once of each document."""
+"""Files stored with a Lucene index: its manifest, and data computed once for each document."""

@@ -1,13 +1,13 @@
-"""The vectors of documents' chunks, kept beside an index: what a bi-encoder would make of their texts.
+"""The vectors of documents' chunks, stored with an index: the same as a bi-encoder makes of their texts.
 
     INDEX/encodings/<key>/encodings.json   the manifest
     INDEX/encodings/<key>/part-<place>/    the documents from this place on
-        ends.i64         where each document's chunks end, counted in chunks from the part's start
-        texts.u32        of each document: characters, characters cut, tokens cut, tokens read
-        spans.u32        of each chunk: first character, one past the last
-        vectors.f16      of each chunk
+        ends.i64         the end of each document's chunks, counted in chunks from the part's start
+        texts.u32        for each document: characters, characters cut, tokens cut, tokens read
+        spans.u32        for each chunk: first character, one past the last
+        vectors.f16      one vector for each chunk
 
-Rounding to 16 bits changes a number by at most 2⁻¹¹ of it, and so a dot product by at most 2⁻¹¹ times the
+Rounding to 16 bits changes a number by at most 2⁻¹¹ of itself, and so a dot product by at most 2⁻¹¹ times the
 lengths of both vectors: a cosine by less than 0.0005.
 """
 
@@ -36,7 +36,7 @@ from farrank_server.stores.parts import (
 )
 
 FOLDER = "encodings"
-# Of a cosine; of a dot product times the lengths of both vectors.
+# The largest error of a cosine. For a dot product, multiply by the lengths of both vectors.
 SCORE_WITHIN = 2.0**-11
 _MANIFEST = "encodings.json"
 _FORMAT = 2
@@ -45,7 +45,7 @@ _LARGEST = float(np.finfo(np.float16).max)
 
 
 def key_of(version: str) -> str:
-    """Name the store of an `encodings_version`, which covers weights, tokenizer and windows."""
+    """Return the folder name of an `encodings_version`, which covers weights, tokenizer and windows."""
     return f"{FOLDER}/{hashlib.sha256(version.encode()).hexdigest()[:16]}"
 
 
@@ -53,8 +53,8 @@ def key_of(version: str) -> str:
 class EncodedText:
     """A document's chunks. Shapes: vectors (C, H), spans (C, 2) in characters.
 
-    `characters` is the text's length, `tokens` those that the chunks hold, `cut` the characters and tokens
-    beyond the ranker's limit.
+    `characters` is the text's length. `tokens` is the number of tokens in the chunks. `cut` is the number of
+    characters and of tokens beyond the ranker's limit.
     """
 
     vectors: NDArray[np.float32]
@@ -69,30 +69,30 @@ class Encodes(Protocol):
 
     @property
     def version(self) -> str:
-        """Its ranker's `encodings_version`."""
+        """The `encodings_version` of its ranker."""
         ...
 
     @property
     def max_document_tokens(self) -> int:
-        """The tokens of a document that it reads."""
+        """The number of tokens that it reads of a document."""
         ...
 
     @property
     def precision(self) -> str:
-        """What it computes in."""
+        """The precision in which it computes."""
         ...
 
     def encode(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Encode documents, as the ranker that is served would. Raises: ValueError for a lone surrogate."""
+        """Encode documents as the served ranker would. Raises: ValueError for a lone surrogate."""
         ...
 
     def close(self) -> None:
-        """Let go of its threads and its weights."""
+        """Release its threads and weights."""
         ...
 
 
 class EncodingsWriter:
-    """Encodes documents and writes their vectors, in the order of their places."""
+    """Encodes documents and writes their vectors in the order of their places."""
 
     def __init__(self, encoder: Encodes, index: Path, place: int, state: Mapping[str, Any] | None) -> None:
         self._encoder = encoder
@@ -110,9 +110,9 @@ class EncodingsWriter:
         self._part = PartWriter(store, _MANIFEST, facts, first, _FILES, state)
 
     def add(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
-        """Take the next documents; give their chunks' vectors as they are kept. Shapes: -> D times (C, H).
+        """Encode and write the next documents. Returns the vectors as stored. Shapes: -> D times (C, H).
 
-        Raises: ValueError if a text has a lone surrogate, or a number outgrows 16 bits.
+        Raises: ValueError if a text has a lone surrogate, or if a number does not fit into 16 bits.
         """
         made = []
         for each in self._encoder.encode(texts):
@@ -131,37 +131,37 @@ class EncodingsWriter:
         return made
 
     def flush(self) -> dict[str, Any]:
-        """Have all of it on the disk, and say what is needed to go on from here."""
+        """Write everything to disk. Returns the state that is needed to resume from here."""
         return {**self._part.flush(), "width": self._width, "chunks": self._chunks, "cut": self._cut}
 
     def finish(self, index_id: str) -> None:
-        """Write the part whole, and the manifest, for the index of this id."""
+        """Complete the part and write the manifest, for the index of this id."""
         self._part.finish(index_id, chunks=self._chunks, width=self._width, cut=self._cut)
 
     def close(self) -> None:
-        """Let go of its files and the encoder."""
+        """Close its files and the encoder."""
         self._part.close()
         self._encoder.close()
 
 
 @dataclass(frozen=True, slots=True)
 class EncodingsOf:
-    """The store of one bi-encoder, for the index builder, which closes it."""
+    """The store of one bi-encoder, for the index builder, which closes the bi-encoder."""
 
     encoder: Encodes
 
     @property
     def key(self) -> str:
-        """Its folder in the index's."""
+        """Its folder within the index."""
         return key_of(self.encoder.version)
 
     @property
     def vectors_version(self) -> str:
-        """What encodes."""
+        """The version of the ranker that encodes."""
         return self.encoder.version
 
     def open(self, index: Path, place: int, state: Mapping[str, Any] | None) -> EncodingsWriter:
-        """Open it to write from a place on, or from where the last `flush` was."""
+        """Open the store for writing from a place on, or from the state of the last `flush`."""
         return EncodingsWriter(self.encoder, index, place, state)
 
 
@@ -177,9 +177,9 @@ class _Part:
 
 
 class EncodingsStore:
-    """The encoded chunks of an index's documents by their places. Any thread may read.
+    """The encoded chunks of an index's documents by place. Any thread may read.
 
-    Raises: ConfigError naming the file if one is damaged, or belongs to another index.
+    Raises: ConfigError naming the file if one is damaged or belongs to another index.
     """
 
     def __init__(self, folder: Path, index_id: str, *, verify: bool = True) -> None:
@@ -199,7 +199,7 @@ class EncodingsStore:
         self._firsts = [part.first for part in self._parts]
 
     def why_not(self, encodings_version: str, chunking: Chunking) -> str:
-        """Say why a ranker of this version cannot read it; empty if it can."""
+        """Explain why a ranker of this version cannot read the store. Empty if it can."""
         if self.manifest["version"] != encodings_version:
             return "they were encoded by another ranker, or in other windows"
         read = chunking.max_document_tokens
@@ -208,14 +208,14 @@ class EncodingsStore:
         return why_too_short(self.manifest, read)
 
     def characters(self, place: int) -> int:
-        """Count the characters of a document's text. Raises: KeyError if no document has the place."""
+        """Return the length of a document's text. Raises: KeyError if no document has the place."""
         part, number = self._find(place)
         return int(part.texts.at(number)[0])
 
     def read(self, place: int, within: Chunking | None = None) -> EncodedDocument:
-        """Give a document's encoded chunks, of a long one those that end `within` a ranker's limit.
+        """Return a document's encoded chunks; of a long one, those that end `within` a ranker's limit.
 
-        Their vectors are fp16, as they are kept.
+        Their vectors are fp16, as stored.
         Raises: KeyError if no document has the place.
         """
         part, number = self._find(place)
@@ -239,11 +239,14 @@ class EncodingsStore:
 
 @dataclass(frozen=True, slots=True)
 class Beginnings:
-    """A store for a ranker that reads less of a document than was encoded."""
+    """A store for a ranker that may read less of a document than was encoded."""
 
     store: EncodingsStore
     chunking: Chunking
 
     def read(self, place: int) -> EncodedDocument:
-        """Give the chunks that end within the ranker's limit. Raises: KeyError if none has the place."""
+        """Return the chunks that end within the ranker's limit.
+
+        Raises: KeyError if no document has the place.
+        """
         return self.store.read(place, self.chunking)

@@ -1,4 +1,4 @@
-"""What an index says of itself, in a file beside Lucene's."""
+"""The manifest of an index, in a file next to Lucene's files."""
 
 import json
 import os
@@ -15,10 +15,10 @@ MANIFEST = "farrank-index.json"
 
 @dataclass(frozen=True, slots=True)
 class VectorsManifest:
-    """The chunk vectors of an index: how many, how wide, and what made them.
+    """The chunk vectors of an index: their number, their width and their origin.
 
-    `version` is the bi-encoder's, None where the collection brought the vectors. `places` is the first place
-    that was never given to a chunk.
+    `version` is the bi-encoder's, or None if the collection contained the vectors. `places` is the first
+    place that was never given to a chunk.
     """
 
     chunks: int
@@ -29,10 +29,10 @@ class VectorsManifest:
 
 @dataclass(frozen=True, slots=True)
 class IndexManifest:
-    """What an index holds and which version of Farrank made it.
+    """The content of an index, and the version of Farrank that made it.
 
-    `id` is new with each build, `generation` counts the changes since, and `places` is the first place that
-    was never given to a document. An index that was made before these has the id "".
+    `id` is new with each build. `generation` counts the changes since the build. `places` is the first place
+    that was never given to a document. An index made by a version without these fields has the id "".
     """
 
     documents: int
@@ -48,24 +48,24 @@ class IndexManifest:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Make it of what a file says; what a later version says beside is passed over."""
+        """Make a manifest of a file's values. Fields of later versions are ignored."""
         known = _known(cls, values)
         known["stores"] = tuple(known.get("stores", ()))
         if known.get("vectors") is not None:
             vectors = _known(VectorsManifest, known["vectors"])
-            # Where no places stand, the chunks that were deleted were counted with the others.
+            # Without the field `places`, the number of chunks included the deleted ones.
             known["vectors"] = VectorsManifest(**{"places": vectors["chunks"], **vectors})
         return cls(**known)
 
     def write(self, folder: Path) -> None:
-        """Write it into the index's folder."""
+        """Write the manifest into the index's folder."""
         write_json(folder / MANIFEST, asdict(self))
 
 
 def read_manifest(folder: Path) -> IndexManifest | None:
-    """Read a folder's manifest; None if it has none.
+    """Read the manifest of a folder. Returns None if it has none.
 
-    Raises: ConfigError if it is damaged: passed over, all that it says of the index would be, too.
+    Raises: ConfigError if it is damaged. Ignoring it would lose everything that it says about the index.
     """
     path = folder / MANIFEST
     try:
@@ -83,7 +83,7 @@ def _known(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a file whole or not at all, and have it on the disk."""
+    """Write a file completely or not at all, and sync it to disk."""
     fresh = path.with_name(f"{path.name}.new")
     with fresh.open("w", encoding="utf-8") as out:
         out.write(json.dumps(values, indent=2) + "\n")

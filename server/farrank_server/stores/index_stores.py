@@ -1,4 +1,4 @@
-"""All that is kept beside one index, opened for a server."""
+"""All stores of one index, opened for a server."""
 
 from pathlib import Path
 
@@ -18,8 +18,9 @@ STORE_FOLDERS = (token_store.FOLDER, encodings_store.FOLDER)
 class IndexStores:
     """The stores of an index. A document is found by its place. Any thread may read.
 
-    With `verify` every byte is compared with its digest, once.
-    Raises: ConfigError naming what is damaged, belongs to another index or to another change of this one.
+    With `verify`, every byte is read once and compared with its digest.
+    Raises: ConfigError naming a store that is damaged, belongs to another index or to another change of this
+    one.
     """
 
     def __init__(self, index: Path, manifest: IndexManifest, *, verify: bool = True) -> None:
@@ -44,31 +45,31 @@ class IndexStores:
 
     @property
     def index_id(self) -> str:
-        """The build of the index."""
+        """The id of the index's build."""
         return self._manifest.id
 
     @property
     def generation(self) -> int:
-        """How often it was changed since."""
+        """The number of changes since the build."""
         return self._manifest.generation
 
     def length(self, place: int) -> int:
-        """Count the characters of a document's text. Raises: KeyError if no document has the place."""
+        """Return the characters of a document's text. Raises: KeyError if no document has the place."""
         if self._tokens:
             return next(iter(self._tokens.values())).characters(place)
         return next(iter(self._encodings.values())).characters(place)
 
     def tokens_for(self, reader: Reader) -> TokenStore | None:
-        """Find the tokens that a ranker would make; None if there are none of its tokenizer."""
+        """Find the tokens that this ranker would make. Returns None if none are of its tokenizer."""
         return next((store for store in self._tokens.values() if not _why_not(store, reader)), None)
 
     def why_no_tokens(self, reader: Reader) -> str:
-        """Say why none of the tokens are a ranker's; empty if some are, or there are none at all."""
+        """Explain why no stored tokens fit the ranker. Empty if some fit or the index stores no tokens."""
         reasons = [_why_not(store, reader) for store in self._tokens.values()]
         return "; ".join(reasons) if all(reasons) else ""
 
     def encodings_for(self, ranker: LoadedRanker) -> Beginnings | None:
-        """Find the encodings that a ranker would make, or more; None if there are none of its windows."""
+        """Find the encodings that this ranker would make, or more. Returns None if none have its windows."""
         chunking = ranker.spec.chunking
         for store in self._encodings.values():
             if not _why_not_encodings(store, ranker):
@@ -76,7 +77,7 @@ class IndexStores:
         return None
 
     def why_no_encodings(self, ranker: LoadedRanker) -> str:
-        """Say why none of the encodings are a bi-encoder's; empty if some are, or there are none at all."""
+        """Explain why no stored encodings fit the ranker. Empty if some fit or the index stores none."""
         if not isinstance(ranker.spec.options, BiEncoderOptions):
             return ""
         reasons = [_why_not_encodings(store, ranker) for store in self._encodings.values()]

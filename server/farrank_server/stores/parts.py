@@ -1,4 +1,4 @@
-"""Stores of flat files: a part for each time that documents were added, and a manifest that lists them.
+"""Stores of flat files: one part for each addition of documents, and a manifest that lists the parts.
 
 Every file is written once. Adding documents writes one more part and a new manifest.
 """
@@ -22,11 +22,11 @@ from farrank_server.stores.index_manifest import write_json
 
 
 class PartWriter:
-    """Writes the files of the documents from the place `first` on. `documents` counts those that are written.
+    """Writes the files of the documents from the place `first` on. `documents` counts those written.
 
-    `manifest` is the name of the store's, `facts` say how it is written. `state` is what `flush` said before
-    an interruption; what was written since is taken back.
-    Raises: ConfigError if what is there was written otherwise.
+    `manifest` is the file name of the store's manifest. `facts` describe how the store is written. `state` is
+    the return value of `flush` before an interruption; files are truncated to that state.
+    Raises: ConfigError if the existing store was written with other facts.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class PartWriter:
             self._files[name] = path.open("ab")
 
     def write(self, name: str, values: NDArray[Any]) -> None:
-        """Add values to the end of a file."""
+        """Append values to a file."""
         self._files[name].write(np.ascontiguousarray(values).data)
 
     def flush(self) -> dict[str, Any]:
-        """Have all of it on the disk, and say how far it goes."""
+        """Write everything to disk. Returns the state reached."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -76,9 +76,9 @@ class PartWriter:
             file.close()
 
     def finish(self, index_id: str, **of_part: Any) -> None:
-        """Close the files and list the part in the store's manifest, behind those that stand there.
+        """Close the files and append the part to the store's manifest.
 
-        `index_id` is that of the index whose store it is, `of_part` says what the part holds.
+        `index_id` is the id of the store's index. `of_part` describes the part's content.
         """
         sizes = self.flush()["sizes"]
         self.close()
@@ -96,14 +96,15 @@ class PartWriter:
 
 
 class FlatFile:
-    """The values of a file, read where they are asked for, with a `width` in rows. Any thread may ask.
+    """The values of a file, read on request, in rows of `width`. Any thread may read.
 
-    It is not mapped: where a mapped file is cut short, reading it ends the process, and all calls with it.
+    The file is not memory-mapped: if a mapped file is truncated, reading it kills the process with all its
+    calls.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], width: int | None = None) -> None:
         self._path, self._dtype, self._width = path, dtype, width
-        # A descriptor and no file object: nobody closes it but who lets go of it last.
+        # Use a descriptor instead of a file object: only the end of the last reference closes it.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._descriptor)
         self._row_bytes = dtype.itemsize * (width or 1)
@@ -129,13 +130,13 @@ class FlatFile:
         return values if self._width is None else values.reshape(-1, self._width)
 
     def at(self, row: int) -> Any:
-        """Read one row. Raises: as reading several."""
+        """Read one row. Raises: as reading several rows."""
         return self[row : row + 1][0]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenPart:
-    """A part as it is read: the documents from the place `first` on; `facts` are what its writer said."""
+    """A part opened for reading: the documents from the place `first` on. `facts` come from its writer."""
 
     folder: Path
     first: int
@@ -143,7 +144,7 @@ class OpenPart:
     facts: Mapping[str, Any]
 
     def array(self, name: str, dtype: str, length: int | None = None, width: int | None = None) -> FlatFile:
-        """Open a file of rows of so many values. Raises: ConfigError if it has not `length` values."""
+        """Open a file of rows of `width` values. Raises: ConfigError if it does not have `length` values."""
         path = self.folder / name
         of = np.dtype(dtype)
         size = path.stat().st_size
@@ -155,7 +156,7 @@ class OpenPart:
 def read_store_manifest(folder: Path, name: str, known_format: int, index_id: str) -> dict[str, Any]:
     """Read a store's manifest.
 
-    Raises: ConfigError if it is damaged, of another version's format, or belongs to another index.
+    Raises: ConfigError if it is damaged, has another version's format, or belongs to another index.
     """
     path = folder / name
     found = _read_sealed(path)
@@ -170,7 +171,7 @@ def read_store_manifest(folder: Path, name: str, known_format: int, index_id: st
 
 
 def _read_sealed(path: Path) -> dict[str, Any]:
-    """Read a manifest. Raises: ConfigError if it is not as it was written."""
+    """Read a manifest. Raises: ConfigError if it differs from what was written."""
     try:
         found: dict[str, Any] = loads(bounded_text(path))
         seal = found.pop("sha256")
@@ -187,7 +188,7 @@ def _seal(said: Mapping[str, Any]) -> str:
 
 
 def open_parts(folder: Path, manifest: Mapping[str, Any], *, verify: bool) -> Iterator[OpenPart]:
-    """Open a store's parts; with `verify` every byte is read and compared with its digest.
+    """Open a store's parts. With `verify`, every byte is read and compared with its digest.
 
     Raises: ConfigError naming the file that is missing or damaged.
     """
@@ -204,7 +205,7 @@ def open_parts(folder: Path, manifest: Mapping[str, Any], *, verify: bool) -> It
 
 
 def first_free(store: Path, parts: Sequence[Mapping[str, Any]]) -> int:
-    """Say how far a store goes: the first place behind its parts. Raises: ConfigError if one is left out."""
+    """Return the first place after a store's parts. Raises: ConfigError if the parts have a gap."""
     free = 0
     for part in parts:
         if part["first"] != free:
@@ -214,7 +215,7 @@ def first_free(store: Path, parts: Sequence[Mapping[str, Any]]) -> int:
 
 
 def why_too_short(manifest: Mapping[str, Any], max_document_tokens: int) -> str:
-    """Say why a store lacks tokens that a ranker of this limit reads; empty if it has them."""
+    """Explain why a store lacks tokens that a ranker with this limit reads. Empty if it has them."""
     kept = int(manifest["max_document_tokens"])
     if max_document_tokens <= kept or not any(part["cut"] for part in manifest["parts"]):
         return ""
@@ -224,12 +225,15 @@ def why_too_short(manifest: Mapping[str, Any], max_document_tokens: int) -> str:
 
 
 def damaged(path: Path, why: str) -> ConfigError:
-    """Say that a store's file cannot be used."""
+    """Make the error for a store's file that cannot be used."""
     return ConfigError(f"{path}: is damaged ({why}); index the collection anew")
 
 
 def _check_alike(manifest: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Hold what is added to a store to what stands in it: one manifest speaks of all its parts."""
+    """Check that an addition has the facts of the store, because one manifest describes all parts.
+
+    Raises: ConfigError.
+    """
     for name, fact in here.items():
         if there.get(name) != fact:
             raise ConfigError(

@@ -1,16 +1,16 @@
-"""The tokens of an index's documents, kept beside it: what tokenizing their texts would give.
+"""The tokens of an index's documents, stored with it: the same as tokenizing their texts gives.
 
     INDEX/tokens/<key>/tokens.json       the manifest
     INDEX/tokens/<key>/part-<place>/     the documents from this place on; an index that grows gets more parts
-        ends.i64          where each document's tokens end, counted in tokens from the part's start
-        characters.u32    how long each text is
-        tokens.u32        how many tokens each text has
-        ids.u16 or .u32   the tokens, by the size of the vocabulary
-        spans.u8          of each token: characters since the end of the one before, and its own
-        long_at.i64, long.i32   places in `spans` whose value is none of 0 to 254, and these values
+        ends.i64          the end of each document's tokens, counted in tokens from the part's start
+        characters.u32    the length of each text
+        tokens.u32        the number of tokens of each text
+        ids.u16 or .u32   the tokens; the size of the vocabulary decides the type
+        spans.u8          for each token: characters since the end of the previous one, and its own length
+        long_at.i64, long.i32   places in `spans` whose value is not within 0 to 254, and these values
 
-Texts are tokenized whole and alone: a ranker's chunks are slices of that. Engines that rerank from a forward
-index keep such flat files (FlexNeuART; PLAID, Santhanam et al., CIKM 2022), without the spans.
+Each text is tokenized as a whole and alone: a ranker's chunks are slices of the result. Engines that rerank
+from a forward index keep such flat files (FlexNeuART; PLAID, Santhanam et al., CIKM 2022), without the spans.
 """
 
 import bisect
@@ -40,17 +40,17 @@ from farrank_server.stores.parts import (
 FOLDER = "tokens"
 _MANIFEST = "tokens.json"
 _FORMAT = 2
-_LONG = 255  # in `spans`: look it up
+_LONG = 255  # in `spans`: the value is in `long`
 _ALL_TOKENS = 2**32 - 1
 
 
 def key_of(tokenizer: TextTokenizer) -> str:
-    """Name the store of a tokenizer: its folder in the index's."""
+    """Return the folder name of a tokenizer's store within the index."""
     return f"{FOLDER}/{tokenizer.digest[:16]}"
 
 
 class TokenStoreWriter:
-    """Tokenizes documents on all cores and writes their tokens, in the order of their places."""
+    """Tokenizes documents on all cores and writes their tokens in the order of their places."""
 
     vectors_version = None
 
@@ -65,7 +65,7 @@ class TokenStoreWriter:
         self._tokenizer = tokenizer
         self._most = max_document_tokens or _ALL_TOKENS
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="farrank-tokenizer")
-        # Not their number: ids may have gaps.
+        # Use the largest id instead of the number of ids, because ids may have gaps.
         vocabulary = 1 + max(tokenizer.tokenizer.get_vocab().values())
         self._ids = np.dtype("<u2") if vocabulary <= 2**16 else np.dtype("<u4")
         first = place if state is None else state["first"]
@@ -83,20 +83,20 @@ class TokenStoreWriter:
         self._cut = 0 if state is None else state["cut"]
 
     def add(self, texts: Sequence[str]) -> None:
-        """Take the next documents. Raises: ValueError if a text has a lone surrogate."""
+        """Tokenize and write the next documents. Raises: ValueError if a text has a lone surrogate."""
         for text, read in zip(texts, self._threads.map(self._read, texts), strict=True):
             self._write(text, read)
 
     def flush(self) -> dict[str, Any]:
-        """Have all of it on the disk, and say what is needed to go on from here."""
+        """Write everything to disk. Returns the state that is needed to resume from here."""
         return {**self._part.flush(), "tokens": self._tokens, "cut": self._cut}
 
     def finish(self, index_id: str) -> None:
-        """Write the part whole, and the manifest, for the index of this id."""
+        """Complete the part and write the manifest, for the index of this id."""
         self._part.finish(index_id, tokens=self._tokens, cut=self._cut)
 
     def close(self) -> None:
-        """Let go of its files and threads."""
+        """Close its files and threads."""
         self._threads.shutdown()
         self._part.close()
 
@@ -104,7 +104,7 @@ class TokenStoreWriter:
         return self._tokenizer.read(text, _ALL_TOKENS)
 
     def _write(self, text: str, read: TokenizedText) -> None:
-        # One more than the limit: with it begins what is cut.
+        # Keep one token beyond the limit: the cut text begins with it.
         kept = slice(min(len(read), self._most + 1))
         ids, starts, ends = read.ids[kept], read.starts[kept], read.ends[kept]
         spans = np.empty(2 * len(ids), dtype=np.int32)
@@ -135,7 +135,7 @@ def _ids_file(dtype: np.dtype[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TokensOf:
-    """The store of one tokenizer, for the index builder: of whole documents, or of their beginnings."""
+    """The store of one tokenizer, for the index builder, with whole documents or only their beginnings."""
 
     tokenizer: TextTokenizer
     max_document_tokens: int | None = None
@@ -143,11 +143,11 @@ class TokensOf:
 
     @property
     def key(self) -> str:
-        """Its folder in the index's."""
+        """Its folder within the index."""
         return key_of(self.tokenizer)
 
     def open(self, index: Path, place: int, state: Mapping[str, Any] | None) -> TokenStoreWriter:
-        """Open it to write from a place on, or from where the last `flush` was."""
+        """Open the store for writing from a place on, or from the state of the last `flush`."""
         return TokenStoreWriter(self.tokenizer, index, place, state, self.max_document_tokens)
 
 
@@ -169,9 +169,9 @@ class _Part:
 
 
 class TokenStore:
-    """The tokens of an index's documents by their places. Any thread may read.
+    """The tokens of an index's documents by place. Any thread may read.
 
-    Raises: ConfigError naming the file if one is damaged, or belongs to another index.
+    Raises: ConfigError naming the file if one is damaged or belongs to another index.
     """
 
     def __init__(self, folder: Path, index_id: str, *, verify: bool = True) -> None:
@@ -188,7 +188,7 @@ class TokenStore:
                 part.array("tokens.u32", "<u4", len(ends)),
                 part.array(_ids_file(ids), ids.newbyteorder("<").str, part.facts["tokens"]),
                 part.array("spans.u8", "u1", 2 * part.facts["tokens"]),
-                # Few, and searched: they are read whole.
+                # There are few of these, and they are searched: read them completely.
                 part.array("long_at.i64", "<i8")[:],
                 part.array("long.i32", "<i4")[:],
             )
@@ -200,9 +200,9 @@ class TokenStore:
         self._firsts = [part.first for part in self._parts]
 
     def why_not(self, tokenizer: TextTokenizer, max_document_tokens: int, spaces: str = "") -> str:
-        """Say why they are not a tokenizer's tokens of texts behind `spaces`; empty if they are.
+        """Explain why the tokens do not fit a tokenizer whose texts follow `spaces`. Empty if they fit.
 
-        They must be as many of each document as a ranker of this limit reads.
+        The store must hold as many tokens of each document as a ranker with this limit reads.
         """
         if spaces:
             return "they are of bare texts, and the ranker's prompt has a space before a document"
@@ -213,21 +213,21 @@ class TokenStore:
         return why_too_short(self.manifest, max_document_tokens)
 
     def characters(self, place: int) -> int:
-        """Count the characters of a document's text. Raises: KeyError if no document has the place."""
+        """Return the length of a document's text. Raises: KeyError if no document has the place."""
         part, number = self._find(place)
         return int(part.characters.at(number))
 
     def read(self, place: int, limit: int) -> TokenizedText:
-        """Give a document's first `limit` tokens, as tokenizing its text would, and how many there are.
+        """Return a document's first `limit` tokens, as tokenizing its text would, and its number of tokens.
 
-        `limit` is at most that of the store, if a document was cut.
+        If the document was cut, `limit` must not exceed the limit of the store.
         Raises: KeyError if no document has the place; ConfigError if the tokens are damaged.
         """
         part, number = self._find(place)
         first, end = map(int, part.ends[number - 1 : number + 1] if number else (0, part.ends.at(number)))
         total = int(part.tokens.at(number))
         kept = min(limit, end - first)
-        # One more, where there is one: with it begins what is cut.
+        # Read one token more if there is one: the cut text begins with it.
         seen = min(kept + 1, end - first)
         spans = part.spans[2 * first : 2 * (first + seen)].astype(np.int32)
         long = slice(*np.searchsorted(part.long_at, (2 * first, 2 * (first + seen))))
