@@ -1,1 +1,1 @@
-"""From documents to a Lucene index (`index_builder`); the embedded corpus (`pydoc_corpus`)."""
+"""Builds a Lucene index from documents (`index_builder`), also from the built-in corpus (`pydoc_corpus`)."""

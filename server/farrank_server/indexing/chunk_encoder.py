@@ -1,4 +1,4 @@
-"""A bi-encoder that encodes documents' chunks while they are indexed, as the runtime that serves it would."""
+"""A bi-encoder that encodes documents' chunks during indexing, as the runtime that serves it would."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,17 +18,17 @@ from farrank_runtimes.runtime import Precision
 from farrank_server.errors import ConfigError
 from farrank_server.stores.encodings_store import EncodedText
 
-# On a CPU batches of so many positions are encoded fastest: twice as many leave its cache, and a quarter are
-# no work for all its cores.
+# On a CPU, batches of this many positions encode fastest. Twice as many do not fit into its cache; a quarter
+# does not keep all cores busy.
 BATCH_POSITIONS = 4096
 
 
 class ChunkEncoder:
-    """The bi-encoder of a source, opened as `farrank serve` does, or to compute in `precision`.
+    """The bi-encoder of a source, opened as `farrank serve` opens it, or with the given `precision`.
 
-    `quick` is bf16 where the processor multiplies in it, and fp32 elsewhere. Documents are read up to the
-    ranker's own limit, or `max_document_tokens`.
-    Raises: ConfigError if the ranker encodes no chunk into one vector; as `open_ranker_runtime`.
+    `quick` is bf16 if the processor has instructions for it, else fp32. Documents are read up to the ranker's
+    own limit, or up to `max_document_tokens`.
+    Raises: ConfigError if the ranker does not encode each chunk into one vector; as `open_ranker_runtime`.
     """
 
     def __init__(
@@ -53,21 +53,21 @@ class ChunkEncoder:
 
     @property
     def version(self) -> str:
-        """Changes whenever weights, tokenizer or windows change, and not with the limit on a document."""
+        """Changes with weights, tokenizer or windows, but not with the limit on a document's tokens."""
         return self._served.encodings_version
 
     @property
     def max_document_tokens(self) -> int:
-        """The tokens of a document that it reads."""
+        """The number of tokens that it reads of a document."""
         return self._spec.chunking.max_document_tokens
 
     @property
     def precision(self) -> str:
-        """What it computes in."""
+        """The precision in which it computes."""
         return self._served.runtime.capabilities().precision
 
     def encode(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Encode documents, in batches of chunks of like length."""
+        """Encode documents, in batches of chunks of similar length."""
         reader = self._served.reader
         read = list(self._threads.map(self._read, texts))
         split = [reader.split(each) for each in read]
@@ -87,12 +87,12 @@ class ChunkEncoder:
         ]
 
     def close(self) -> None:
-        """Let go of its threads and its weights."""
+        """Release its threads and weights."""
         self._threads.shutdown()
         self._served.runtime.close()
 
     def _read(self, text: str) -> TokenizedText:
-        # To its end: what is kept must answer calls that want to know how many tokens were cut.
+        # Read to the end: the store must also answer calls that ask how many tokens were cut.
         return self._served.reader.read_document(text, count_tokens=True)
 
     def _vectors(self, inputs: Sequence[EncoderInput]) -> NDArray[np.float32]:
@@ -117,6 +117,6 @@ class ChunkEncoder:
 
 
 def _quick() -> Precision:
-    """Choose bf16 where it is computed in hardware: in software it takes longer than fp32."""
+    """Choose bf16 if the hardware computes in it: in software it is slower than fp32."""
     able = torch.cpu.get_capabilities()
     return "bf16" if able.get("avx512_bf16") or able.get("amx_bf16") else "fp32"

@@ -1,4 +1,4 @@
-"""A document as it is indexed, and the frame that takes a batch of them to the indexing process."""
+"""A document to index, and the frame that sends a batch of documents to the indexing process."""
 
 import base64
 import json
@@ -16,27 +16,27 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document to index; its text comes back from the index byte for byte."""
+    """One document to index. The index returns its text byte for byte."""
 
     doc_id: str
     text: str
     ranking: RankingFields = NO_FIELDS
 
     def digested(self) -> bytes:
-        """Write down all of it, so that another document has other bytes."""
+        """Serialize the whole document, so that different documents give different bytes."""
         impacts = None if self.ranking.impacts is None else dict(self.ranking.impacts)
         whole = (self.doc_id, self.text, self.ranking.expansions, impacts, self.ranking.vector)
         return json.dumps(whole).encode()
 
 
 class CollectionError(ValueError):
-    """The documents cannot be indexed as they are: says what is wrong with them."""
+    """The documents cannot be indexed as they are. The message says why."""
 
 
 def batch_frame(
     documents: Sequence[Document], vectors: Sequence[Vectors]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Pack documents and their chunks' vectors for a frame. Shapes: vectors D times (C, H)."""
+    """Pack documents and their chunks' vectors into a frame. Shapes: vectors D times (C, H)."""
     rankings = [each.ranking for each in documents]
     header = {
         "ids": [each.doc_id for each in documents],

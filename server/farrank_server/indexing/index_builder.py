@@ -1,4 +1,4 @@
-"""Build a Lucene index from documents or change one, whole or not at all, in a process of its own."""
+"""Builds or changes a Lucene index, completely or not at all, with a separate process for Lucene."""
 
 import json
 import logging
@@ -23,9 +23,10 @@ from farrank_trec.ranking_fields import RankingFields
 _log = logging.getLogger(__name__)
 _BATCH_DOCUMENTS = 64
 _BATCH_CHARACTERS = 2**20
-# Seconds of a core's encoding, in which no progress is told.
+# The most characters of a batch that is encoded. A core needs seconds for it, in which no progress is
+# reported.
 _ENCODED_CHARACTERS = 2**17
-# What an interruption costs at most.
+# An interruption loses at most the work of this time.
 SAVE_EVERY_S = 60.0
 _NAMED = 5
 
@@ -33,39 +34,40 @@ _NO_VECTORS: Vectors = np.zeros((0, 0), dtype=np.float32)
 
 
 class StoreWriter(Protocol):
-    """Writes what is kept of each document beside an index, in the order of their places."""
+    """Writes the data that a store keeps of each document, in the order of their places."""
 
     def add(self, texts: Sequence[str]) -> Sequence[Vectors] | None:
-        """Take the next documents; an encoder gives their chunks' vectors. Shapes: -> D times (C, H)."""
+        """Add the next documents. An encoder returns their chunks' vectors. Shapes: -> D times (C, H)."""
         ...
 
     def flush(self) -> Mapping[str, Any]:
-        """Have all of it on the disk, and say what is needed to go on from here."""
+        """Write everything to disk. Returns the state that is needed to resume from here."""
         ...
 
     def finish(self, index_id: str) -> None:
-        """Write the store whole, for the index of this id."""
+        """Complete the store, for the index of this id."""
         ...
 
     def close(self) -> None:
-        """Let go of its files and threads, finished or not."""
+        """Close its files and threads, whether the store is finished or not."""
         ...
 
 
 class Store(Protocol):
-    """Something that is kept beside an index. `key` is its folder there, such as `tokens/0f3a`.
+    """A store that is written with an index. `key` is its folder there, such as `tokens/0f3a`.
 
-    `vectors_version` is the version of the ranker whose vectors its writer gives, None if it gives none.
+    `vectors_version` is the version of the ranker whose vectors its writer returns, or None if it returns
+    none.
     """
 
     @property
     def key(self) -> str:
-        """Its folder in the index's."""
+        """Its folder within the index."""
         ...
 
     @property
     def vectors_version(self) -> str | None:
-        """What encodes, if anything does."""
+        """The version of the ranker that encodes, if one does."""
         ...
 
     def open(self, index: Path, place: int, state: Mapping[str, Any] | None) -> StoreWriter:
@@ -78,10 +80,10 @@ class Store(Protocol):
 
 @dataclass(slots=True)
 class Options:
-    """How an index is written. `progress` hears the number of documents read so far.
+    """How an index is written. `progress` is called with the number of documents read so far.
 
-    `on_blank` hears of each document in which no query could find anything; it is left out. With `resume` an
-    interrupted writing of the same documents goes on.
+    `on_blank` is called with each document that has no text to search; such a document is left out. With
+    `resume`, an interrupted build of the same documents continues.
     """
 
     stores: Sequence[Store] = ()
@@ -94,17 +96,17 @@ class Options:
 def build_index(
     documents: Iterable[Document], out: Path, options: Options | None = None, *, overwrite: bool = False
 ) -> int:
-    """Index the documents into the folder `out` and return how many it holds.
+    """Index the documents into the folder `out`. Returns the number of documents in the index.
 
-    Blank documents are left out, and the log and the index's manifest say how many. The index is built beside
-    `out` and renamed at the end: a failure or Ctrl-C leaves `out` as it was. What was saved until then is
-    kept for `resume`. `overwrite` replaces an index that Farrank made, and nothing else.
+    Blank documents are left out; the log and the index's manifest say how many. The index is built next to
+    `out` and renamed at the end, so that a failure or Ctrl-C leaves `out` as it was. The state saved until
+    then is kept for `resume`. `overwrite` only replaces an index that Farrank made.
 
     Raises: FileExistsError, CollectionError (also for no documents and for a doc_id used twice),
     IndexingError, ConfigError if pyserini or Java is missing.
     """
     options = options or Options()
-    # Where a link stands, what it points to is the index: exchanged for a folder, the link would be gone.
+    # If `out` is a link, write to its target: exchanging folders would replace the link.
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     with scratch_beside(out) as scratch:
@@ -129,14 +131,14 @@ def change_index(
     *,
     replacing: bool = False,
 ) -> int:
-    """Delete documents from an index and add others, all of it at once; return how many it holds then.
+    """Delete documents from an index and add others in one step. Returns the number it then holds.
 
-    The changed index is prepared beside the old one, of its files, and takes its place at the end: whoever
-    opens `index` finds the old one or the new one. What the index keeps of each document, it needs of the new
-    ones. With `replacing`, a document whose id is there takes the other's place.
+    The changed index is prepared next to the old one, from its files, and takes its place at the end: a
+    reader of `index` finds the old index or the new one. The new documents need the same fields and stores as
+    those of the index. With `replacing`, a document whose id exists already replaces the other one.
 
-    Raises: as `build_index`; FileNotFoundError if there is no index; CollectionError if an id is to be
-    deleted that is not there, or one is added that is.
+    Raises: as `build_index`; FileNotFoundError if there is no index; CollectionError if an id to delete does
+    not exist, or an id to add exists already.
     """
     options = options or Options()
     index = index.resolve()
@@ -165,7 +167,7 @@ def change_index(
 
 
 def _changeable(index: Path, keys: Sequence[str], *, adding: bool) -> IndexManifest:
-    """Read the manifest of an index that may be changed, with stores of these keys.
+    """Read the manifest of an index, and check that it can be changed with stores of these keys.
 
     Raises: as `change_index`.
     """
@@ -183,7 +185,7 @@ def _changeable(index: Path, keys: Sequence[str], *, adding: bool) -> IndexManif
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is done to an index beside adding documents; `before` is what it holds until then."""
+    """The change of an existing index in addition to new documents. `before` is its old manifest."""
 
     index: Path
     before: IndexManifest
@@ -191,7 +193,7 @@ class _Change:
     replacing: bool
 
     def said(self) -> dict[str, Any]:
-        """Write it down, so that another change is told from it."""
+        """Describe the change, so that a resumed build can tell it from another change."""
         deleted = blake2b(json.dumps(sorted(self.deleted)).encode(), digest_size=16)
         return {
             "of": f"{self.before.id}/{self.before.generation}",
@@ -202,7 +204,7 @@ class _Change:
 
 @dataclass(slots=True)
 class _Writing:
-    """One index as it is written. `manifest` is what it holds so far; a new one has no `change`."""
+    """One index while it is written. `manifest` describes its content so far; a new index has no `change`."""
 
     scratch: Scratch
     options: Options
@@ -219,7 +221,7 @@ class _Writing:
 
     @contextmanager
     def opened(self, begin: Callable[[], None]) -> Iterator[None]:
-        """Open the process and the stores, on what was saved or else on what `begin` prepares."""
+        """Open the process and the stores, on the saved state or else on the folder that `begin` prepares."""
         saved = self.scratch.saved()
         if saved is not None and not self.options.resume:
             _log.warning("what an interrupted build left is taken away; --resume would have gone on with it")
@@ -250,7 +252,7 @@ class _Writing:
                 writer.close()
 
     def delete(self) -> None:
-        """Take out what the change deletes. Raises: CollectionError naming what is not there."""
+        """Delete the documents of the change. Raises: CollectionError naming those that do not exist."""
         if self._deleted or self.change is None or not self.change.deleted:
             return
         wanted = self.change.deleted
@@ -261,9 +263,9 @@ class _Writing:
         self.manifest = replace(self.manifest, documents=self.manifest.documents - len(wanted))
 
     def write(self, documents: Iterable[Document]) -> None:
-        """Index the documents, without those that were indexed before an interruption.
+        """Index the documents, except those indexed before an interruption.
 
-        Raises: CollectionError if these were others, too.
+        Raises: CollectionError if the documents before the interruption were others.
         """
         saved_s = time.monotonic()
         for batch, read, blank in self._batches(documents):
@@ -279,7 +281,7 @@ class _Writing:
                 saved_s = time.monotonic()
 
     def finish(self, *, merge: bool) -> None:
-        """Write the index whole. Raises: IndexingError if Lucene holds another number of documents."""
+        """Complete the index. Raises: IndexingError if Lucene holds another number of documents."""
         assert self._process is not None
         for store in self._stores.values():
             store.finish(self.manifest.id)
@@ -326,7 +328,7 @@ class _Writing:
         )
 
     def _check_known(self, batch: Sequence[Document]) -> None:
-        """Refuse documents that the index has already, or take the old ones out."""
+        """Refuse documents that the index already has, or delete the old ones if they are to be replaced."""
         if self.change is None:
             return
         asked = [each.doc_id for each in batch if each.doc_id not in self._taken_out]
@@ -339,7 +341,10 @@ class _Writing:
         self.manifest = replace(self.manifest, documents=self.manifest.documents - len(present))
 
     def _check_alike(self, ranking: RankingFields) -> None:
-        """Hold a document to what all others have: the reader of a collection has compared its lines."""
+        """Check that documents have the fields of those in the index.
+
+        Only one document of a batch is checked: the reader of the collection has compared the lines.
+        """
         has = {"expansions": ranking.expansions is not None, "impacts": ranking.impacts is not None}
         needs = {"expansions": self.manifest.expanded, "impacts": self.manifest.impacts}
         for name, needed in needs.items():
@@ -352,7 +357,7 @@ class _Writing:
     def _vectors(
         self, batch: Sequence[Document], encoded: Sequence[Sequence[Vectors] | None]
     ) -> list[Vectors]:
-        """Choose the vectors of each document's chunks: an encoder's, or the one that its line brings."""
+        """Choose the vectors of each document's chunks: an encoder's, or the one in the document's line."""
         made = [each for each in encoded if each is not None]
         brought = [each.ranking.vector for each in batch]
         if made and any(each is not None for each in brought):
@@ -376,9 +381,9 @@ class _Writing:
         return vectors
 
     def _batches(self, documents: Iterable[Document]) -> Iterator[tuple[list[Document], int, int]]:
-        """Give batches of what is not indexed yet, each with the number of documents read and of blank ones.
+        """Yield batches of documents still to index, with the number of documents read and of blank ones.
 
-        What was indexed before an interruption is read again: it must be the same.
+        Documents indexed before an interruption are read again, because they must be the same.
         """
         already = self._resumed["read"] if self._resumed else 0
         encodes = any(store.vectors_version for store in self.options.stores)
@@ -391,7 +396,7 @@ class _Writing:
                 raise CollectionError(f"the doc_id {document.doc_id!r} is used twice")
             seen.add(document.doc_id)
             self._digest.update(document.digested())
-            # Anserini's own test, which is Java's: nothing but spaces and control characters is no text.
+            # The same test as in Anserini and Java: a text of only spaces and control characters is blank.
             is_blank = all(char <= " " for char in document.text)
             if is_blank:
                 self.options.on_blank(document)
@@ -422,7 +427,7 @@ class _Writing:
             )
 
     def _save(self) -> None:
-        """Keep what is written so far, whatever happens next: Lucene's part first, it may hold more."""
+        """Save the state for a resumption. Lucene commits first: it may hold more than the state says."""
         self._ask({"commit": True})
         stores = {key: dict(store.flush()) for key, store in self._stores.items()}
         self.scratch.save(
@@ -437,7 +442,7 @@ class _Writing:
         )
 
     def _check_same_change(self, was: Mapping[str, Any] | None) -> None:
-        """Raise CollectionError if what was interrupted did something else than what is asked for now."""
+        """Check that the interrupted change is the requested one. Raises: CollectionError."""
         now = self.change.said() if self.change else None
         if was == now:
             return
@@ -463,7 +468,7 @@ def _created_by() -> str:
 
 
 def _named(doc_ids: Sequence[str]) -> str:
-    """Name the first few."""
+    """List the first few ids."""
     more = f" and {len(doc_ids) - _NAMED:,} more" if len(doc_ids) > _NAMED else ""
     return ", ".join(map(repr, doc_ids[:_NAMED])) + more
 

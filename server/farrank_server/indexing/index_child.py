@@ -1,19 +1,20 @@
 """The indexing process: owns the JVM and writes one index.
 
-Run as `python -m farrank_server.indexing.index_child` by `index_builder`, which speaks `frames` with it:
+Run as `python -m farrank_server.indexing.index_child` by `index_builder`. They exchange `frames`:
 
     parent → child    {path, threads, heap_mib, places, chunks, before}
-                                                                  once, first: what of the index stays,
-                                                                  the folder of what is changed, or null
-                      {present: [doc_id]}                         which of these that one holds
-                      {delete: [doc_id]}                          take these out
+                                                                  once, first: how many places and chunks of
+                                                                  the index stay, and the folder of the index
+                                                                  that is changed, or null
+                      {present: [doc_id]}                         which of these that index holds
+                      {delete: [doc_id]}                          delete these
                       {ids, expansions, impacts, chunks, vectors} + texts     see `document.batch_frame`
-                      {commit: true}                              keep what was sent so far
-                      {finish: true, merge: bool}                 write the whole index
+                      {commit: true}                              keep everything sent so far
+                      {finish: true, merge: bool}                 complete the index
     child → parent    {} or {failed: why}, once for each frame; {present: [doc_id]};
                       {documents, chunks} for the last
 
-Without `commit` and `finish` nothing stays: a parent that dies leaves no index that could be taken for whole.
+Without `commit` or `finish` nothing is kept: a parent that dies leaves no index that looks complete.
 """
 
 import base64
@@ -39,7 +40,7 @@ _FILES_FAILED = re.compile(r"\bjava\.n?io\.[\w.$]*(?:IOException|FileSystemExcep
 def unpack_batch(
     header: Mapping[str, Any], texts: Sequence[str], place: int, first_chunk: int
 ) -> Iterator[WrittenDocument]:
-    """Take a frame apart; `place` and `first_chunk` are the places of its first document and chunk."""
+    """Unpack a frame. `place` and `first_chunk` are the places of its first document and chunk."""
     total = sum(header["chunks"])
     flat = np.frombuffer(base64.b64decode(header["vectors"]), dtype="<f4")
     vectors = flat.reshape(total, -1) if total else flat.reshape(0, 0)
@@ -62,9 +63,9 @@ def unpack_batch(
 
 
 def main() -> None:
-    """Index what the parent sends."""
+    """Execute the parent's frames."""
     from_parent, to_parent = claim_pipes()
-    # Whoever comes next prepares an index in the same folder: nothing may be written into it any more.
+    # The next build may use the same folder, so this process must stop writing when its parent ends.
     end_with_parent()
     logging.basicConfig(format="%(levelname)s %(message)s")
     writer: LuceneWriter | None = None
@@ -86,14 +87,14 @@ def main() -> None:
                 _log.exception("indexing failed")
             answer = {"failed": str(exc) if problem is None else f"{folder}: {problem}"}
         write_frame(to_parent, answer)
-    # What is not committed is not wanted, and the JVM's own threads would only delay the end.
+    # Uncommitted data is not wanted, and the JVM's own threads would only delay the exit.
     os._exit(0)
 
 
 def _problem_with_files(error: Exception) -> str | None:
-    """Say what is wrong with the disk, where that is what failed: a full one is told in a line.
+    """Return the reason if the disk failed (a full one, for example), else None.
 
-    Java says it in the innermost of its errors. None if something else failed.
+    Such a failure is logged without a traceback. Java names the reason in the innermost error.
     """
     told = [str(error), *(getattr(error, "stacktrace", None) or ())]
     found = _FILES_FAILED.findall("\n".join(told))
@@ -101,7 +102,7 @@ def _problem_with_files(error: Exception) -> str | None:
 
 
 def _do(writer: LuceneWriter, header: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
-    """Do what a frame asks for, and answer it."""
+    """Execute a frame and return the answer."""
     if "present" in header:
         return {"present": writer.present(header["present"])}
     if "delete" in header:

@@ -1,11 +1,11 @@
-"""An index's folder: its manifest, where the next index is prepared, and how it takes the old one's place.
+"""An index's folder: its content, the preparation of a new index, and the exchange with the old one.
 
     INDEX/farrank-index.json   the manifest
     INDEX/segments_N, _*       Lucene's index of the documents
-    INDEX/vectors/             Lucene's index of their chunks' vectors, where there are any
-    INDEX/tokens/, encodings/  what else is kept of them (`farrank_server.stores`)
+    INDEX/vectors/             Lucene's index of their chunks' vectors, if there are any
+    INDEX/tokens/, encodings/  other data of the documents (`farrank_server.stores`)
 
-Every file is written once and never changed, so that an index can be prepared of hard links to another.
+Every file is written once and never changed, so that an index can be prepared from hard links to another.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _NOT_HERE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
 def check_place(out: Path, *, overwrite: bool) -> None:
-    """Raise FileExistsError if a new index may not take this place."""
+    """Raise FileExistsError if a new index must not take this place."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -46,25 +46,25 @@ def _not_ours(folder: Path) -> bool:
     try:
         return read_manifest(folder) is None
     except ConfigError:
-        return True  # damaged, or somebody else's file of this name: whoever knows may remove it
+        return True  # damaged, or a foreign file of this name: its owner may remove it
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Where an index is prepared: `new`, beside the place that it will take.
+    """The folder in which an index is prepared: `new` is next to the index's final place.
 
-    What was saved by `save` outlives an interruption; without that nothing is left of it.
+    After an interruption only the state saved by `save` is kept; without one, nothing is.
     """
 
     folder: Path
 
     @property
     def new(self) -> Path:
-        """The index as far as it is prepared."""
+        """The folder of the index in preparation."""
         return self.folder / _NEW
 
     def saved(self) -> dict[str, Any] | None:
-        """Give what an interrupted preparation saved; None if it saved nothing."""
+        """Return the state that an interrupted preparation saved, or None."""
         try:
             found: dict[str, Any] = json.loads((self.folder / _STATE).read_text(encoding="utf-8"))
             return found
@@ -72,39 +72,39 @@ class Scratch:
             return None
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Keep what is needed to go on after an interruption, and the names of the files so far."""
+        """Save the state that is needed to resume, and sync the names of the files written so far."""
         _sync_folders(self.new)
         write_json(self.folder / _STATE, state)
         _sync(self.folder)
 
     def begin(self) -> None:
-        """Take away what an interrupted preparation left."""
+        """Remove the files of an interrupted preparation."""
         (self.folder / _STATE).unlink(missing_ok=True)
         shutil.rmtree(self.new, ignore_errors=True)
         self.new.mkdir()
 
     def take_place(self, out: Path) -> None:
-        """Put the prepared index where the old one is, which goes.
+        """Put the prepared index in the place of the old one, which is deleted.
 
-        Whoever opens `out` finds the old index or the new one, whole; only on file systems that cannot
-        exchange two folders there is a moment in which it finds neither.
+        A reader that opens `out` finds the complete old or new index. On file systems that cannot exchange
+        two folders there is a moment in which it finds neither.
         """
         old = self.folder / _OLD
         shutil.rmtree(old, ignore_errors=True)
         _sync_folders(self.new)
-        # From the exchange on `new` is the old index, with which no preparation may go on.
+        # After the exchange, `new` is the old index: no preparation may resume with it.
         (self.folder / _STATE).unlink(missing_ok=True)
         _sync(self.folder)
         if not out.exists():
             self.new.rename(out)
         elif not _exchange(self.new, out):
-            # Where this stops half way, `scratch_beside` puts the old index back.
+            # If this stops after the first rename, `scratch_beside` puts the old index back.
             out.rename(old)
             self.new.rename(out)
         _sync(out.parent)
 
     def put_back(self, out: Path) -> None:
-        """Put the old index back where a crash came between the two renames of `take_place`."""
+        """Put the old index back if a crash came between the two renames of `take_place`."""
         old = self.folder / _OLD
         if old.exists() and not out.exists():
             old.rename(out)
@@ -113,11 +113,11 @@ class Scratch:
 
 @contextmanager
 def scratch_beside(out: Path) -> Iterator[Scratch]:
-    """Open the scratch folder of a place. It stays only where an interrupted preparation can go on.
+    """Open the scratch folder of a place. It is kept only if an interrupted preparation can resume.
 
-    An index that a crash left there in the midst of an exchange is in its place again.
+    If a crash in the middle of an exchange left the old index in the scratch folder, it is put back.
 
-    Raises: FileExistsError if another process prepares an index there now.
+    Raises: FileExistsError if another process is preparing an index there.
     """
     folder = out.parent / f".{out.name}.building"
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def scratch_beside(out: Path) -> Iterator[Scratch]:
 
 
 def link_index(index: Path, to: Path) -> None:
-    """Make a folder of an index's files, which are linked, or copied where links cannot be made."""
+    """Copy an index's folder with hard links, or with copies of the files where links are impossible."""
 
     def link(source: str, target: str) -> None:
         try:
@@ -155,13 +155,13 @@ def link_index(index: Path, to: Path) -> None:
 
 
 def _sync_folders(folder: Path) -> None:
-    """Have the names of a folder and of all in it on the disk."""
+    """Sync the names of the files in a folder and in all its subfolders to disk."""
     for each, _, _ in os.walk(folder):
         _sync(each)
 
 
 def _sync(path: Path | str) -> None:
-    """Have a file on the disk, or the names of a folder."""
+    """Sync a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -170,7 +170,7 @@ def _sync(path: Path | str) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders at once; say whether this file system can."""
+    """Exchange two folders atomically. Returns whether this file system can."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:

@@ -1,4 +1,4 @@
-"""The indexing process as `index_builder` speaks to it."""
+"""The parent's side of the indexing process, used by `index_builder`."""
 
 import asyncio
 import os
@@ -13,14 +13,14 @@ _HEAP_MIB = 1536
 
 
 class IndexingError(RuntimeError):
-    """Lucene could not write the index: says why."""
+    """Lucene could not write the index. The message says why."""
 
 
 class IndexProcess:
-    """The indexing process, spoken to from outside any event loop.
+    """The indexing process, used from outside any event loop.
 
-    One frame is on its way while the next is made: reading and indexing overlap. The private event loop runs
-    only while something is awaited, so that Ctrl-C stops the reading at once.
+    The process works on one frame while the next one is made, so that reading and indexing overlap. The
+    private event loop runs only while something is awaited, so that Ctrl-C stops the reading at once.
     """
 
     def __init__(self, loop: asyncio.Runner) -> None:
@@ -31,9 +31,9 @@ class IndexProcess:
     @classmethod
     @contextmanager
     def running(cls, index: Path, places: int, chunks: int, before: Path | None) -> Iterator[Self]:
-        """Run one that writes into a folder, until the block is left.
+        """Run a process that writes into the folder `index`, until the block ends.
 
-        `places` and `chunks` say what of the folder stays, `before` is the index that is changed, if one is.
+        `places` and `chunks` say how much of the folder stays. `before` is the index that is changed, if any.
         """
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as loop:
             made = cls(loop)
@@ -48,20 +48,20 @@ class IndexProcess:
 
     @property
     def last_lines(self) -> str:
-        """The end of what the process printed."""
+        """The last lines that the process printed."""
         return self._process.last_lines
 
     def send(self, header: Mapping[str, Any], texts: Sequence[str]) -> None:
-        """Send a frame, and receive the answer to the one before. Raises: IndexingError."""
+        """Send a frame, and receive the answer to the previous one. Raises: IndexingError."""
         self._loop.run(self._send(header, texts))
 
     def ask(self, header: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a frame, and receive its answer. Raises: IndexingError."""
+        """Send a frame and receive its answer. Raises: IndexingError."""
         self.send(header, ())
         return self._loop.run(self._answer())
 
     def finish(self, *, merge: bool) -> dict[str, Any]:
-        """Have the index written whole; say how many documents and chunks it holds."""
+        """Complete the index. Returns the numbers of documents and chunks that it holds."""
         return self.ask({"finish": True, "merge": merge})
 
     async def _send(self, header: Mapping[str, Any], texts: Sequence[str]) -> None:

@@ -1,7 +1,8 @@
-"""A Lucene index as it is written: texts, expansions, impacts and chunk vectors of documents.
+"""Writes a Lucene index: texts, expansions, impacts and chunk vectors of documents.
 
-Runs in the indexing process. Documents and chunks have an index each, the chunks' in a folder of the
-documents': what searches texts never sees a chunk. Each carries its place, whatever number Lucene gives it.
+Runs in the indexing process. Documents and chunks have separate indexes; the chunks' index is in a subfolder
+of the documents' index. So a search in texts never sees a chunk. Each document and chunk carries its place,
+which does not depend on Lucene's numbers.
 """
 
 from collections import deque
@@ -33,9 +34,9 @@ _FIELD_OF_READER = "(Ljava/lang/String;Ljava/io/Reader;Lorg/apache/lucene/index/
 
 @dataclass(frozen=True, slots=True)
 class WrittenDocument:
-    """A document as it is written; `place` is its own, `first_chunk` that of its first chunk.
+    """A document to write. `place` is its place, `first_chunk` the place of its first chunk.
 
-    `expansions` and `impacts` are None where the collection has none. Shapes: vectors (C, H).
+    `expansions` and `impacts` are None if the collection has none. Shapes: vectors (C, H).
     """
 
     place: int
@@ -50,8 +51,8 @@ class WrittenDocument:
 class LuceneWriter:
     """Writes one index on several threads, from the place `places` and the chunk `chunks` on.
 
-    What the folder holds up to there stays, what follows is taken back. Nothing is kept without `commit` or
-    `finish`. `before` is the folder of the index that is changed, if one is.
+    Documents in the folder before these places stay; later ones are deleted. Nothing is kept without `commit`
+    or `finish`. `before` is the folder of the index that is changed, if any.
     """
 
     def __init__(self, folder: Path, threads: int, places: int, chunks: int, before: Path | None) -> None:
@@ -63,28 +64,29 @@ class LuceneWriter:
         self._fields = _Fields()
         self._text_writer = _open(folder, places)
         self._chunk_writer = _open(folder / VECTORS, chunks) if chunks else None
-        # Not of what is written: a commit before an interruption may hold more than is taken up again.
+        # Search the old index and not the written one: a commit before an interruption may hold more
+        # documents than the resumed state.
         self._before = _searcher(before) if before is not None else None
 
     def present(self, doc_ids: Iterable[str]) -> list[str]:
-        """Say which of the documents the index held before it was changed."""
+        """Return those of the documents that the index held before the change."""
         if self._before is None:
             return []
         return [each for each in doc_ids if self._before.count(_found_by(each))]
 
     def delete(self, doc_ids: Iterable[str]) -> None:
-        """Take documents out, and their chunks; what is added afterwards stays. Raises: JavaException."""
+        """Delete documents and their chunks, but none that are added afterwards. Raises: JavaException."""
         for doc_id in doc_ids:
             for writer in self._writers():
                 writer.deleteDocuments(_found_by(doc_id))
 
     def add(self, documents: Sequence[WrittenDocument]) -> None:
-        """Hand documents to a thread; an earlier failure shows here. Raises: JavaException."""
+        """Pass documents to a thread. Raises: JavaException, also for an earlier failure."""
         self.places += len(documents)
         self.chunks += sum(len(each.vectors) for each in documents)
         if self.chunks and self._chunk_writer is None:
             self._chunk_writer = _open(self._folder / VECTORS, 0)
-        # Made here: pyjnius mixes up constructors that are called from several threads.
+        # Make the documents on this thread: pyjnius mixes up constructors called from several threads.
         self._submit(self._text_writer, map(self._fields.of_document, documents))
         if self._chunk_writer is not None:
             self._submit(
@@ -94,15 +96,16 @@ class LuceneWriter:
             self._waiting.popleft().result()
 
     def commit(self) -> None:
-        """Wait for what was added, and keep it whatever happens. Raises: JavaException."""
+        """Wait until all documents are added, and commit them. Raises: JavaException."""
         self._wait()
         for writer in self._writers():
             writer.commit()
 
     def finish(self, *, merge: bool) -> tuple[int, int]:
-        """Write the whole index, and count the documents and chunks that it holds.
+        """Complete the index. Returns the numbers of documents and chunks that it holds.
 
-        With `merge` it becomes one segment: each costs every search. Raises: JavaException.
+        With `merge` it becomes one segment, because every search pays for each segment. Raises:
+        JavaException.
         """
         self._wait()
         held = []
@@ -137,23 +140,23 @@ class LuceneWriter:
 
 
 def _add(writer: Any, documents: Any) -> None:
-    # Looked up here: pyjnius binds a method for all objects of its class at once, and another writer's
-    # `addDocuments` would have been the last that was looked up.
+    # Look the method up here: pyjnius binds a method for all objects of its class at once, so that an earlier
+    # lookup could be bound to another writer's `addDocuments`.
     writer.addDocuments(documents)
 
 
 class _Fields:
-    """Makes Lucene's documents of ours."""
+    """Makes Lucene documents."""
 
     def __init__(self) -> None:
         options = java("index.IndexOptions").DOCS_AND_FREQS
-        # Its own vector of terms is what RM3 expands from.
+        # RM3 expands queries from the term vectors of this field.
         self._text = _field_type(options, term_vectors=True)
         self._expanded = _field_type(options)
         self._impacts = _field_type(options, norms=False)
 
     def of_document(self, each: WrittenDocument) -> Any:
-        """Store the text, index what ranks: the text, with its expansions, and the weights."""
+        """Store the text, and index the fields that rank: the text, the text with expansions, the weights."""
         made = self._placed(each.doc_id, each.place)
         made.add(java("document.StoredField")(CONTENTS, each.text))
         made.add(_indexed(CONTENTS, each.text, self._text))
@@ -165,8 +168,8 @@ class _Fields:
         return made
 
     def of_chunks(self, document: WrittenDocument) -> Iterator[Any]:
-        """Index each chunk's vector under its document's id."""
-        # Of unit vectors its order is the cosine's, and others need no other index.
+        """Yield a Lucene document with the vector of each chunk, under its document's id."""
+        # For unit vectors the order is that of the cosine, so one kind of index serves all vectors.
         similarity = java("index.VectorSimilarityFunction").MAXIMUM_INNER_PRODUCT
         for place, vector in enumerate(document.vectors, start=document.first_chunk):
             made = self._placed(document.doc_id, place)
@@ -176,7 +179,7 @@ class _Fields:
     def _placed(self, doc_id: str, place: int) -> Any:
         made = java("document.Document")()
         made.add(java("document.StringField")(ID, doc_id, java("document.Field$Store").YES))
-        # Equal scores come in the order of this.
+        # Equal scores are ordered by this field.
         made.add(java("document.BinaryDocValuesField")(ID, bytes_of(doc_id)))
         made.add(java("document.NumericDocValuesField")(PLACE, place))
         return made
@@ -196,11 +199,11 @@ def _indexed(name: str, text: str, kind: Any) -> Any:
 
 
 def _open(folder: Path, kept: int) -> Any:
-    """Open a writer, on what was committed there, of which only the first `kept` stay."""
+    """Open a writer on the committed index, of which only the first `kept` documents stay."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = java("index.IndexWriterConfig")(_analyzer())
     settings.setRAMBufferSizeMB(_BUFFER_MIB)
-    # Otherwise closing after a failure would commit what came before it.
+    # Otherwise closing after a failure would commit the documents added before it.
     settings.setCommitOnClose(False)
     modes = java("index.IndexWriterConfig$OpenMode")
     settings.setOpenMode(modes.CREATE_OR_APPEND if kept else modes.CREATE)
@@ -225,7 +228,7 @@ def _directory(folder: Path) -> Any:
 
 
 def _analyzer() -> Any:
-    """Read texts as Anserini does, and weights as they stand."""
+    """Analyze texts as Anserini does, and weights verbatim."""
     options = java("java.util.HashMap")
     mark = options()
     mark.put("delimiter", WEIGHT_MARK)

@@ -21,7 +21,7 @@ from pydoc_data.topics import topics
 from typing import Any
 from unittest import mock
 
-# Jokes, demos, tests and installers, which nobody looks up.
+# Jokes, demos, tests and installers, which readers do not look up.
 _SKIPPED = {"antigravity", "this", "idlelib", "turtledemo", "test", "lib2to3", "ensurepip", "pydoc_data"}
 # Packages of many near-identical modules (a hundred codecs, for example), which would crowd out the rest.
 _NOT_WALKED = {"encodings", "distutils", "tkinter", "ctypes.macholib"}
@@ -74,12 +74,12 @@ def _offered(module: types.ModuleType) -> list[tuple[str, object]]:
 
 
 def render(module: types.ModuleType) -> str:
-    """Render as `help()` does, without what differs between runs and between machines."""
+    """Render as `help()` does, without the parts that differ between runs and machines."""
     nowhere: dict[str, Any] = {"executable": "<python>", "path_importer_cache": {}}
     nowhere |= {name: f"<{name}>" for name in ("prefix", "exec_prefix", "base_prefix", "base_exec_prefix")}
     nowhere |= {name: [] for name in ("argv", "orig_argv", "path")}
     with (
-        # Replaced before rendering: pydoc cuts long values, and would leave half a path.
+        # Replace these before rendering: pydoc cuts long values and would leave half a path.
         mock.patch.multiple(sys, **nowhere),
         mock.patch.multiple(site, PREFIXES=[], USER_SITE=None, USER_BASE=None),
     ):
@@ -95,14 +95,14 @@ def _places() -> list[tuple[str, str]]:
     paths = {"<stdlib>": sysconfig.get_path("stdlib"), "<python>": sys.executable, "<script>": sys.argv[0]}
     paths |= {"<prefix>": sys.prefix, "<base prefix>": sys.base_prefix, "<home>": os.path.expanduser("~")}
     spelled = {(place, name) for name, path in paths.items() for place in (path, os.path.realpath(path))}
-    # The longest first, because a prefix is part of the others. One as short as /usr gives nothing away.
+    # Put the longest first, because a prefix is part of the others. A path as short as /usr reveals nothing.
     return sorted((pair for pair in spelled if len(pair[0]) > 4), key=lambda pair: (-len(pair[0]), pair))
 
 
 def main() -> None:
-    """Write one JSON line a document."""
+    """Write one JSON line per document."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a module prints while imported is no document
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of imported modules is not a document
     os.environ.clear()  # the text about `os` shows it
     warnings.simplefilter("ignore")
     for name, module in modules():
