@@ -71,9 +71,9 @@ class Store(Protocol):
         ...
 
     def open(self, index: Path, place: int, state: Mapping[str, Any] | None) -> StoreWriter:
-        """Open it in an index's folder, to write from a place on; `state` is what the last `flush` gave.
+        """Open the store in an index's folder for writing from a place on. `state`: from the last `flush`.
 
-        Without a state a new part is begun, beside those that are there.
+        Without a state it begins a new part, in addition to the existing ones.
         """
         ...
 

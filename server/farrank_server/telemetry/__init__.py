@@ -1,1 +1,1 @@
-"""What an operator is told of single calls: ids, lines in the log, traces."""
+"""Telemetry of single calls for operators: ids, log lines, traces."""

@@ -1,7 +1,8 @@
-"""One call as its operator sees it: its id, and what its line in the log tells.
+"""One call as its operator sees it: its id and the facts in its log line.
 
-Callers' words stand in no line: no query, no document, no name or id that they sent, no message of an error,
-which may quote them. Their request id alone does, if it is one: it is there to be found.
+A log line contains no words of a caller: no query, no document, no name or id from a request, and no error
+message, which may quote them. The only exception is a valid request id, so that the caller's calls can be
+found.
 """
 
 import random
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
     from farrank_server.telemetry.tracing import CallTrace
 
-# Numbers, and words of ours.
+# Numbers, and words that Farrank defines.
 Facts = Mapping[str, str | int | float]
 
-# Where a caller sends an id, and where it is answered: gRPC's metadata, HTTP's headers.
+# The field in which a caller sends an id and the answer returns it: gRPC's metadata, HTTP's headers.
 REQUEST_ID = "x-request-id"
 
-# With a trace's id beside it, an exemplar of OpenMetrics may have no more characters.
+# With a trace id next to it, an OpenMetrics exemplar has no room for more characters.
 MOST_ID_CHARACTERS = 64
 
 _ID = re.compile(rf"[A-Za-z0-9._:/+=@-]{{1,{MOST_ID_CHARACTERS}}}")
@@ -36,9 +37,9 @@ _ID = re.compile(rf"[A-Za-z0-9._:/+=@-]{{1,{MOST_ID_CHARACTERS}}}")
 
 @dataclass(slots=True, eq=False)
 class CallRecord:
-    """What is told of a call. `facts` is what its line holds beside code and time: numbers, words of ours.
+    """The telemetry of a call. `facts` are the values in its log line in addition to code and time.
 
-    `trace` is None unless the call is traced. Belongs to the event loop, but for `step`.
+    `trace` is None unless the call is traced. Belongs to the event loop, except for `step`.
     """
 
     request_id: str
@@ -46,22 +47,22 @@ class CallRecord:
     trace: "CallTrace | None" = None
 
     def exemplar(self) -> dict[str, str]:
-        """The labels by which a sample of a histogram leads to this call."""
+        """The exemplar labels by which a sample of a histogram leads to this call."""
         if self.trace is not None:
             return {"request_id": self.request_id, "trace_id": self.trace.trace_id}
         return {"request_id": self.request_id} if self.request_id else {}
 
     def step(self, name: str, start_s: float, end_s: float, **facts: str | int | float) -> None:
-        """Note a stage that has ended; times are of `time.monotonic`. Any thread may."""
+        """Record a finished stage. Times are of `time.monotonic`. Any thread may call it."""
         if self.trace is not None:
             self.trace.step(name, start_s, end_s, facts)
 
     def stage(self, name: str, **facts: str | int | float) -> AbstractContextManager[None]:
-        """Be in a stage that asks others, who go on in its trace."""
+        """Mark a stage that calls other processes, which continue its trace."""
         return nullcontext() if self.trace is None else self.trace.stage(name, facts)
 
     def failed(self, error: FarrankError) -> None:
-        """Note why the call failed, as far as that is ours to say."""
+        """Record why the call failed, in Farrank's own words."""
         reason = error.reason
         if reason is None and isinstance(error, DeadlineExceeded):
             self.facts["late_in"] = str(error.dropped_at)
@@ -86,17 +87,17 @@ class TracedBatch:
     span_context: "SpanContext | None" = None
 
 
-# Of what belongs to no call; nothing is noted in it.
+# The record of work that belongs to no call. Nothing is recorded in it.
 NO_CALL = CallRecord("")
 
 _current: ContextVar[CallRecord | None] = ContextVar("farrank_call", default=None)
 
 
 def begin(given_id: str | None) -> CallRecord:
-    """Begin the record of a call, in the context that the call is answered in.
+    """Begin the record of a call, in the context in which the call is answered.
 
-    The id that its caller gave is taken as it is. Another is made where there is none, or none that is fit
-    for a log: 1 to 64 letters, digits and ._:/+=@- of ASCII.
+    The caller's id is used as it is if it is fit for a log: 1 to 64 letters, digits and ._:/+=@- of ASCII.
+    Otherwise a new id is made.
     """
     record = CallRecord(
         given_id if given_id and _ID.fullmatch(given_id) else f"{random.getrandbits(128):032x}"
@@ -106,7 +107,7 @@ def begin(given_id: str | None) -> CallRecord:
 
 
 def current() -> CallRecord:
-    """The record of the call that is answered in this context; one without an id if there is none."""
+    """The record of the call that is answered in this context, or a record without an id if there is none."""
     return _current.get() or CallRecord("")
 
 
@@ -114,8 +115,8 @@ def _names_of(message: type[Message]) -> set[str]:
     return {each.name for each in message.DESCRIPTOR.fields}
 
 
-# The first word of an error is the field that is wrong. In JSON a caller may have named it: what is none of
-# ours is not repeated.
+# An error message begins with the name of the wrong field. In JSON that name may come from the caller: a name
+# that is not one of these is not logged.
 _OURS = frozenset(
     {"request", "model", "texts", "top_k", "max_chunks_per_doc", "max_tokens_per_doc", "relevant_spans"}
 ).union(

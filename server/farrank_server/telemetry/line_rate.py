@@ -1,26 +1,26 @@
-"""How many lines callers may cause in the log."""
+"""Limits the log lines that callers can cause."""
 
 import time
 from collections.abc import Callable, Hashable
 
-# Of one kind: enough to see what is wrong, and far from what fills a disk.
+# The limit for one kind: enough to see the problem, and far from filling a disk.
 MOST_LINES = 10
 EVERY_S = 60.0
 
-# Beyond that many kinds the one that began first is forgotten, and may begin anew.
+# Beyond this number of kinds the one that began first is forgotten, and may begin again.
 MOST_KINDS = 4096
 
 
 class LineRate:
-    """Lets `MOST_LINES` lines of a kind pass every `EVERY_S` seconds. Belongs to one thread."""
+    """Lets `MOST_LINES` lines of each kind pass in `EVERY_S` seconds. Belongs to one thread."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
-        # When each kind began, and its lines since; the oldest first.
+        # The start of each kind's period and the number of its lines since; the oldest first.
         self._kinds: dict[Hashable, tuple[float, int]] = {}
 
     def left_out(self, kind: Hashable) -> int | None:
-        """Return how many lines were left out before this one; None if this one is to be left out, too."""
+        """Return how many lines were left out before this one. None if this one must be left out, too."""
         now_s = self._clock_s()
         began_s, lines = self._kinds.get(kind, (now_s, 0))
         if now_s - began_s < EVERY_S and lines:

@@ -1,7 +1,7 @@
 """The server's log: lines for people or for programs, on standard error.
 
-A line is written by a thread of its own. Who reads standard error slowly, or no more, holds up no call: so
-many lines wait, and what comes beyond is dropped, and told of once there is room again.
+A separate thread writes the lines, so that no call waits for a slow or absent reader of standard error. Up to
+`MOST_WAITING` lines wait. Further ones are dropped, and a later line reports how many.
 """
 
 import json
@@ -19,25 +19,25 @@ from farrank_server.telemetry.call_record import current
 
 STANDARD_ERROR = 2
 
-# Lines that may wait to be written: some megabytes.
+# The number of lines that may wait: a few megabytes.
 MOST_WAITING = 10_000
 
-# Lines that were dropped since the process began: as too many waited, and as a write failed (a full disk).
+# Lines dropped since the process began: because too many waited, or because a write failed (a full disk).
 dropped_lines = {"not_read": 0, "not_written": 0}
 
-# How long the process's end waits for them.
+# How long the exit of the process waits for the last lines.
 LAST_LINES_S = 2.0
 
 
 def configure_logging(config: LoggingConfig, level: str | None = None) -> None:
-    """Send the process's log to standard error, unless it goes somewhere already. `level` overrides."""
+    """Send the process's log to standard error, unless logging is configured already. `level` overrides."""
     writer = LineWriter(STANDARD_ERROR)
     writer.setFormatter(JsonLines() if config.format == "json" else TextLines())
     logging.basicConfig(level=(level or config.level).upper(), handlers=[writer])
 
 
 def call_fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    """What a line tells beside its message: its `fields`, and the call that it belongs to."""
+    """Return the values in a line in addition to its message: its `fields`, and the ids of its call."""
     fields = dict(getattr(record, "fields", {}))
     call = getattr(record, "call", None) or current()
     if call.request_id:
@@ -46,10 +46,10 @@ def call_fields(record: logging.LogRecord) -> Mapping[str, Any]:
 
 
 class JsonLines(logging.Formatter):
-    """A JSON object a line. Times are UTC, as RFC 3339 writes them."""
+    """One JSON object per line. Times are UTC in RFC 3339 format."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
+        """Format a record."""
         at = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, Any] = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -64,13 +64,13 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """A line as people read it, with what else it tells as `name=value` behind it."""
+    """Lines for people, with the additional values at the end as `name=value`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Write a record but for its exception."""
+        """Format a record without its exception."""
         return " ".join([super().formatMessage(record), *_pairs(call_fields(record))])
 
 
@@ -80,9 +80,10 @@ def _pairs(fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 class LineWriter(logging.Handler):
-    """Hands lines to a thread that writes them to a file descriptor.
+    """Passes lines to a thread that writes them to a file descriptor.
 
-    Not to `sys.stderr`: a thread that hangs while it writes there keeps the interpreter from ending.
+    It does not use `sys.stderr`: a thread that hangs while it writes there keeps the interpreter from
+    exiting.
     """
 
     def __init__(self, descriptor: int, most_waiting: int = MOST_WAITING) -> None:
@@ -93,7 +94,7 @@ class LineWriter(logging.Handler):
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a line in; the handler's lock is held."""
+        """Queue a line. `logging` calls this while it holds the handler's lock."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="farrank-log", daemon=True)
             self._thread.start()
@@ -106,7 +107,7 @@ class LineWriter(logging.Handler):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Wait until what was logged is written, but no longer than `LAST_LINES_S`."""
+        """Wait until the queued lines are written, at most `LAST_LINES_S`."""
         end_s = time.monotonic() + LAST_LINES_S
         while self._lines.unfinished_tasks and time.monotonic() < end_s:
             time.sleep(0.001)
@@ -122,7 +123,8 @@ class LineWriter(logging.Handler):
                 while rest:
                     rest = rest[os.write(self._descriptor, rest) :]
             except OSError:
-                # Where nobody reads it any more, there is nowhere to say so. A full disk may have room later.
+                # If standard error has no reader any more, nothing can report it. A full disk may have room
+                # later.
                 self._dropped += dropped + 1
                 dropped_lines["not_written"] += 1
             self._lines.task_done()

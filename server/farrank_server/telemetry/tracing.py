@@ -1,8 +1,8 @@
 """Traces of sampled calls by OpenTelemetry, sent to an OTLP collector over HTTP.
 
-Imported only where `tracing.endpoint` is set. A call that is not sampled has no trace, and stages note
-nothing of it. Of one that is, they note when each began and ended; spans are made of that once its answer is
-on its way.
+Imported only if `tracing.endpoint` is set. A call that is not sampled has no trace, and its stages record
+nothing. The stages of a sampled call record when they began and ended. Spans are made of these times after
+the answer is on its way.
 
 Sources: https://www.w3.org/TR/trace-context/, https://opentelemetry.io/docs/specs/otel/.
 """
@@ -27,13 +27,14 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from farrank_server.config.schema import TracingConfig
 from farrank_server.telemetry.call_record import Facts, TracedBatch
 
-# Of a call with more steps the rest is counted: thousands of documents are some hundred batches.
+# The limit of a call's steps; further ones are only counted. Thousands of documents are a few hundred
+# batches.
 MOST_STEPS = 256
 
-# How long the process's end waits for a collector.
+# How long the exit of the process waits for a collector.
 CLOSE_S = 2.0
 
-# What OpenTelemetry's conventions call a server's error; any other is its caller's doing.
+# The codes that OpenTelemetry's conventions count as errors of the server. Others are the caller's errors.
 _ERRORS = {
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -46,9 +47,10 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Decides which calls are traced, and sends what becomes of them.
+    """Decides which calls are traced, and sends their spans.
 
-    `service` names the process where the environment does not (OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES).
+    `service` is the process's name if the environment sets none (OTEL_SERVICE_NAME,
+    OTEL_RESOURCE_ATTRIBUTES).
     """
 
     def __init__(self, config: TracingConfig, service: str) -> None:
@@ -57,13 +59,14 @@ class Tracing:
             "service.version": metadata.version("farrank"),
             "process.pid": os.getpid(),
         }
-        # What the environment says wins.
+        # The environment takes precedence.
         resource = Resource.create(own).merge(OTELResourceDetector().detect())
         root = TraceIdRatioBased(config.sample_ratio)
         sampler = ParentBased(root, remote_parent_sampled=ALWAYS_ON if config.follow_callers else root)
-        # Its own shutdown, at the process's end, may wait half a minute for a collector that does not answer.
+        # Disable the provider's own shutdown: at exit it may wait half a minute for a collector that does not
+        # answer.
         self._sampled = TracerProvider(sampler, resource, shutdown_on_exit=False)
-        # A batch belongs to all of its calls, and is told of if one of them is.
+        # A batch belongs to all of its calls: it is recorded if any of them is sampled.
         self._all = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False)
         self._processor = BatchSpanProcessor(OTLPSpanExporter(config.url))
         for each in (self._sampled, self._all):
@@ -72,9 +75,9 @@ class Tracing:
         self.batches = self._all.get_tracer("farrank")
 
     def begin(self, header: Callable[[str], str | None]) -> "CallTrace | None":
-        """Begin the trace of a call, with its caller's as its parent; None if it is not sampled.
+        """Begin the trace of a call, as a child of its caller's trace. Returns None if it is not sampled.
 
-        It is the current one of the context that this is called in.
+        The span becomes the current one of the calling context.
         """
         sent = {name: value for name in ("traceparent", "tracestate") if (value := header(name))}
         span = self.tracer.start_span("call", _W3C.extract(sent, contexts.Context()), trace.SpanKind.SERVER)
@@ -85,7 +88,7 @@ class Tracing:
 
     @contextmanager
     def continued(self, traceparent: str, name: str, start_ns: int, facts: Facts) -> Iterator[None]:
-        """Have a span around what another process asked for, in that one's trace."""
+        """Open a span for the request of another process, in the trace of that process."""
         context = _W3C.extract({"traceparent": traceparent}, contexts.Context())
         attributes = _attributes(facts)
         span = self.tracer.start_span(name, context, trace.SpanKind.SERVER, attributes, start_time=start_ns)
@@ -95,7 +98,7 @@ class Tracing:
             span.end()
 
     def close(self) -> None:
-        """Send what was not sent yet, but wait no longer than `CLOSE_S` for it."""
+        """Send the spans not yet sent. Waits at most `CLOSE_S`."""
         ending = threading.Thread(target=self._processor.shutdown, name="farrank-traces-end", daemon=True)
         ending.start()
         ending.join(CLOSE_S)
@@ -104,7 +107,7 @@ class Tracing:
 class CallTrace:
     """The trace of one sampled call; times are of `time.monotonic`.
 
-    Belongs to the event loop, but for `step`.
+    Belongs to the event loop, except for `step`.
     """
 
     def __init__(self, tracing: Tracing, span: trace.Span) -> None:
@@ -120,7 +123,7 @@ class CallTrace:
     def step(
         self, name: str, start_s: float, end_s: float, facts: Facts, batch: TracedBatch | None = None
     ) -> None:
-        """Note a stage that has ended, and the batch that it was part of. Any thread may."""
+        """Record a finished stage, and the batch that it was part of. Any thread may call it."""
         if len(self._steps) < MOST_STEPS:
             self._steps.append((name, start_s, end_s, facts, batch))
         else:
@@ -128,20 +131,20 @@ class CallTrace:
 
     @contextmanager
     def stage(self, name: str, facts: Facts) -> Iterator[None]:
-        """Have a span around a stage that asks others, who go on in it."""
+        """Open a span around a stage that calls other processes, which continue in it."""
         with self._tracing.tracer.start_as_current_span(
             name, attributes=_attributes(facts), record_exception=False, set_status_on_exception=False
         ):
             yield
 
     def traceparent(self) -> str:
-        """The context of the current span, as W3C writes it."""
+        """The context of the current span in W3C format."""
         carrier: dict[str, str] = {}
         _W3C.inject(carrier)
         return carrier.get("traceparent", "")
 
     def end(self, name: str, code: grpc.StatusCode, facts: Facts) -> None:
-        """Say how the call ended, and send all of it."""
+        """Record how the call ended, and send all of its spans."""
         for step, start_s, end_s, its_facts, batch in self._steps:
             links = [trace.Link(self._span_of(batch))] if batch is not None else []
             span = self._tracing.tracer.start_span(
@@ -170,7 +173,7 @@ class CallTrace:
         self._span.end()
 
     def _span_of(self, batch: TracedBatch) -> trace.SpanContext:
-        """Send a batch's span, once, with links to all of its calls that are traced."""
+        """Send a batch's span once, with links to all of its traced calls."""
         if batch.span_context is None:
             span = self._tracing.batches.start_span(
                 "batch",
