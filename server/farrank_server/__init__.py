@@ -1,1 +1,1 @@
-"""Everything online: service, admission, batcher, worker, first stage, metrics."""
+"""The online server: service, admission, batching, device, first stage, metrics."""

@@ -1,4 +1,4 @@
-"""The certificates of both doors: read, checked, and read anew when their files change."""
+"""The certificates of both endpoints: reads and checks them, and reads them again when the files change."""
 
 import logging
 import os
@@ -14,13 +14,13 @@ from farrank_server.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-# A chain of certificates has some kilobytes, all authorities of a system 300.
+# A chain of certificates has a few kilobytes; all certificate authorities of a system have 300.
 MAX_PEM_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the files held at one time: for gRPC as bytes, for HTTP as a context."""
+    """The contents of the files at one time: as bytes for gRPC, as a context for HTTP."""
 
     private_key: bytes
     certificate: bytes
@@ -28,16 +28,16 @@ class Held:
     context: ssl.SSLContext
 
     def for_grpc(self) -> grpc.ServerCertificateConfiguration:
-        """The same as gRPC takes it."""
+        """The certificates in gRPC's form."""
         return grpc.ssl_server_certificate_configuration(
             [(self.private_key, self.certificate)], self.client_ca
         )
 
 
 def read_certificates(tls: TlsConfig) -> Held:
-    """Read certificates, and check that they are some and fit together.
+    """Read certificates, and check that they are valid and fit together.
 
-    Raises: ConfigError naming the key, the file and what is wrong with it.
+    Raises: ConfigError naming the key, the file and the problem.
     """
     files = {"certificate": tls.certificate, "private_key": tls.private_key, "client_ca": tls.client_ca}
     contents: dict[str, bytes | None] = {}
@@ -52,7 +52,7 @@ def read_certificates(tls: TlsConfig) -> Held:
             raise ConfigError(f"listen.tls.{key}: {path} cannot be read: {error.strerror}") from error
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # Asked for a password, it would wait at the terminal.
+        # Without a password OpenSSL would ask for one and wait at the terminal.
         context.load_cert_chain(tls.certificate, tls.private_key, password="")
     except ssl.SSLError as error:
         belongs = error.reason != "KEY_VALUES_MISMATCH"
@@ -61,10 +61,10 @@ def read_certificates(tls: TlsConfig) -> Held:
     if tls.client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(tls.client_ca)
-        # TLS 1.2 keeps sessions in a cache that Python cannot turn off: a client whose authority was removed
-        # would come back without showing its certificate.
+        # TLS 1.2 keeps sessions in a cache that Python cannot turn off. A client whose authority was removed
+        # could resume a session without showing its certificate.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # The same with tickets.
+    # Session tickets have the same problem.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     return Held(
@@ -81,20 +81,20 @@ def _pem(key: str, path: Path) -> bytes:
 
 
 class Certificates:
-    """Gives every handshake what the files hold then, or what they held when they were last right.
+    """Gives every handshake the current contents of the files, or the last valid ones.
 
-    Connections that are open stay so. Thread-safe. Raises: ConfigError, as `read_certificates`.
+    Open connections stay open. Thread-safe. Raises: ConfigError, as `read_certificates`.
     """
 
     def __init__(self, tls: TlsConfig) -> None:
         self._tls = tls
-        # gRPC's handshakes ask from threads of its own.
+        # gRPC's handshakes call `now` from gRPC's own threads.
         self._lock = threading.Lock()
         self._seen = self._state()
         self._held = read_certificates(tls)
 
     def for_grpc(self) -> grpc.ServerCredentials:
-        """Credentials of a gRPC port."""
+        """The credentials of a gRPC port."""
         given = self._held
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
@@ -112,18 +112,21 @@ class Certificates:
         )
 
     def for_http(self) -> ssl.SSLContext:
-        """The context of a server: each of its handshakes is handed over to the one of now."""
+        """The context of an HTTP server. Each handshake switches to the current context."""
 
         def choose(handshake: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
             handshake.context = self.now().context
 
-        # Called whether or not a client names a server.
+        # The callback runs whether or not a client names a server.
         first = read_certificates(self._tls).context
         first.sni_callback = choose
         return first
 
     def now(self) -> Held:
-        """What the files hold; what they held, if they cannot be used, which the log says."""
+        """The current contents of the files.
+
+        If the files cannot be used, that is logged and the last valid contents are returned.
+        """
         with self._lock:
             if self._state() != self._seen:
                 try:
@@ -133,27 +136,27 @@ class Certificates:
             return self._held
 
     def reload(self) -> None:
-        """Read the files anew.
+        """Read the files again.
 
-        Raises: ConfigError; the certificates stay as they are then.
+        Raises: ConfigError; the certificates then stay as they are.
         """
         with self._lock:
             self._read()
 
     def _read(self) -> None:
-        # Before they are read: what changes meanwhile is read at the next handshake.
+        # Take the state before reading: a change during the read is then noticed at the next handshake.
         self._seen = self._state()
         self._held = read_certificates(self._tls)
         log.info("the certificates are read anew")
 
     def _state(self) -> object:
-        """What tells one state of the files from another."""
+        """A value that differs whenever the files differ."""
         paths = (self._tls.certificate, self._tls.private_key, self._tls.client_ca)
         return [state_of(path) for path in paths if path is not None]
 
 
 def state_of(path: Path) -> object:
-    """What tells one state of a file from another; None if it cannot be looked at."""
+    """A value that differs whenever the file differs. None if the file is inaccessible."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,21 +1,21 @@
-"""Every error that a caller can meet, each with its gRPC code.
+"""Every error that a caller can get, each with its gRPC code.
 
     FarrankError
-    ├── InvalidArgument     INVALID_ARGUMENT    the request is wrong: names the field, the problem, the limit
-    │   └── TooLarge        (HTTP says 413)     the request as a whole has more bytes than are taken
+    ├── InvalidArgument     INVALID_ARGUMENT    wrong request: names the field, the problem, the limit
+    │   └── TooLarge        (HTTP: 413)         the request as a whole has too many bytes
     ├── NotFound            NOT_FOUND           no such ranker or index: lists the known ones
-    ├── Unauthenticated     UNAUTHENTICATED     the caller shows no key, or none that holds
+    ├── Unauthenticated     UNAUTHENTICATED     the caller shows no API key or no valid one
     ├── PermissionDenied    PERMISSION_DENIED   the key may not use that ranker or index, or there is none
-    ├── ResourceExhausted   RESOURCE_EXHAUSTED  no room now: says when to come back
-    │   └── RateExceeded    RESOURCE_EXHAUSTED  the caller's key has used what it may in this time
-    ├── DeadlineExceeded    DEADLINE_EXCEEDED   too late, or it would be
-    ├── Unimplemented       UNIMPLEMENTED       not taken in this form (HTTP says 415, Connect 501)
-    ├── FailedPrecondition  FAILED_PRECONDITION a ranker gives a document no finite score (HTTP says 400)
-    ├── Unavailable         UNAVAILABLE         draining, or what held the request died: retry elsewhere
-    │   └── Gone            UNAVAILABLE         documents that were found are in the index no more
-    └── Internal            INTERNAL            a bug of ours
+    ├── ResourceExhausted   RESOURCE_EXHAUSTED  no room now: says when to retry
+    │   └── RateExceeded    RESOURCE_EXHAUSTED  the caller's key has reached its rate
+    ├── DeadlineExceeded    DEADLINE_EXCEEDED   the deadline has passed, or would pass before the answer
+    ├── Unimplemented       UNIMPLEMENTED       unsupported form of the request (HTTP: 415, Connect: 501)
+    ├── FailedPrecondition  FAILED_PRECONDITION a document's score is not finite (HTTP: 400)
+    ├── Unavailable         UNAVAILABLE         draining, or a failure of device or index: retry elsewhere
+    │   └── Gone            UNAVAILABLE         documents that were found are no longer in the index
+    └── Internal            INTERNAL            a bug in Farrank
 
-Not all failures reach a caller: `ConfigError` stops the start.
+`ConfigError` reaches no caller: it stops the start.
 """
 
 import traceback
@@ -27,7 +27,7 @@ import grpc
 
 
 class Reason(StrEnum):
-    """Why a call was refused or given up for want of room, time or device, as metrics count it."""
+    """Why a call was refused or dropped for lack of room, time or device, as metrics count it."""
 
     QUEUE_FULL = "queue_full"
     TEXTS_FULL = "texts_full"
@@ -51,7 +51,7 @@ class Reason(StrEnum):
 
 
 class DroppedAt(StrEnum):
-    """Where it was noticed that a call is late."""
+    """The stage that noticed that a call is late."""
 
     ARRIVAL = "arrival"
     QUEUE = "queue"
@@ -62,8 +62,8 @@ class DroppedAt(StrEnum):
 class FarrankError(Exception):
     """A request's failure as its caller sees it.
 
-    `reason` is None where the caller or a bug was the cause. `retry_after_ms` is a hint, None where retrying
-    is pointless.
+    `reason` is None if the caller or a bug caused the failure. `retry_after_ms` is a hint; None means that a
+    retry is pointless.
     """
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
@@ -78,13 +78,13 @@ class FarrankError(Exception):
 
 
 class InvalidArgument(FarrankError):
-    """The request is wrong and will be wrong again."""
+    """The request is wrong, and a retry would fail, too."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
 
 
 class TooLarge(InvalidArgument):
-    """The request as a whole has more bytes than this server takes."""
+    """The request as a whole has more bytes than this server accepts."""
 
 
 class NotFound(FarrankError):
@@ -94,7 +94,7 @@ class NotFound(FarrankError):
 
 
 class Unauthenticated(FarrankError):
-    """The caller is to show a key; metrics count by `why`, one of `WHYS`."""
+    """The caller must show a valid API key. Metrics count by `why`, one of `WHYS`."""
 
     WHYS = ("missing", "unknown", "expired")
 
@@ -106,7 +106,7 @@ class Unauthenticated(FarrankError):
 
 
 class PermissionDenied(FarrankError):
-    """The caller's key may not use that ranker or index; whether there is one is not said."""
+    """The caller's key may not use that ranker or index. The error does not reveal whether it exists."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
@@ -118,7 +118,7 @@ class ResourceExhausted(FarrankError):
 
 
 class RateExceeded(ResourceExhausted):
-    """The caller's key has used what it may in this time; metrics count by `limit`, one of `LIMITS`."""
+    """The caller's key has reached its rate. Metrics count by `limit`, one of `LIMITS`."""
 
     LIMITS = ("calls_per_s", "tokens_per_s")
 
@@ -128,7 +128,7 @@ class RateExceeded(ResourceExhausted):
 
 
 class DeadlineExceeded(FarrankError):
-    """The deadline has passed, or (with a `reason`) would pass before the answer could be ready."""
+    """The deadline has passed, or (with a `reason`) would pass before the answer is ready."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
@@ -140,25 +140,25 @@ class DeadlineExceeded(FarrankError):
 
 
 class Unimplemented(FarrankError):
-    """The request comes in a form that this server does not take, whatever it says."""
+    """The request has a form that this server does not support, regardless of its content."""
 
     code = grpc.StatusCode.UNIMPLEMENTED
 
 
 class FailedPrecondition(FarrankError):
-    """The request is well formed, and the ranker cannot answer it: not now, and not when asked again."""
+    """The request is well formed, but the ranker cannot answer it, and a retry would fail, too."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class Unavailable(FarrankError):
-    """The server cannot answer now, another replica may."""
+    """The server cannot answer now; another replica may."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
 
 class Gone(Unavailable):
-    """An index does not have these documents, any more or at all; another search finds others."""
+    """The index does not have these documents, or no longer has them. A new search finds others."""
 
     def __init__(self, doc_ids: Sequence[str]) -> None:
         named = ", ".join(repr(doc_id[:100]) for doc_id in doc_ids[:5])
@@ -168,13 +168,16 @@ class Gone(Unavailable):
 
 
 class Internal(FarrankError):
-    """A bug: the log has the traceback, the caller a plain sentence."""
+    """A bug: the log has the traceback, the caller gets a plain sentence."""
 
     code = grpc.StatusCode.INTERNAL
 
 
 class ConfigError(ValueError):
-    """The configuration is wrong; stops the start. Each problem names key, value and what is allowed."""
+    """The configuration is wrong and stops the start.
+
+    Each problem names the key, the value and the allowed values.
+    """
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -182,7 +185,7 @@ class ConfigError(ValueError):
 
 
 def without_words(error: BaseException) -> str:
-    """Describe a failure by its types and places: what it says may hold what a caller sent."""
+    """Describe a failure by its types and places. Its message may contain a caller's words."""
     kinds: list[str] = []
     cause: BaseException | None = error
     while cause is not None and len(kinds) < 10:

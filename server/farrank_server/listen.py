@@ -1,4 +1,4 @@
-"""The sockets: gRPC with health and reflection, and what all of them are bound by."""
+"""The gRPC endpoint with health and reflection, and the binding of all sockets."""
 
 import errno
 import logging
@@ -21,44 +21,45 @@ from farrank_server.wire.standard_services import LIVENESS, ROOM, Health, reflec
 
 log = logging.getLogger(__name__)
 
-# The part of the service that may be down while the rest is not, as the health service calls it.
+# The part of the service that may be down alone, under its name in the health service.
 SEARCHES = f"{SERVICE.full_name}/SearchAndRerank"
 
-# Refusals on their way. They need no room in HTTP/2 and leave at once; connections that do not take them end.
+# Refusals being sent. They need no room in HTTP/2 and leave at once; connections that do not read them are
+# closed.
 REFUSALS = 8192
 
-# Streams of one connection, those included that have ended and whose call is not freed yet. gRPC refuses a
-# further stream, and does not let it wait, so this lies above the calls that one caller may have in flight
-# (15/16 of `max_concurrent_calls`). Without this bound, 60,000 streams that are opened and reset at once
-# stall the event loop for twelve seconds; with twice as many streams a flood takes it twice as long.
+# Streams of one connection, including those that have ended and whose call is not freed yet. gRPC refuses a
+# further stream instead of letting it wait, so the limit is above the calls that one caller may have in
+# flight (15/16 of `max_concurrent_calls`). Without the limit, 60,000 streams opened and reset at once stall
+# the event loop for twelve seconds. With a limit twice as high a flood stalls it twice as long.
 MAX_STREAMS = 1000
 
-# A connection that has not finished its handshakes within this time is ended.
+# A connection that has not finished its handshakes within this time is closed.
 HANDSHAKE_S = 10.0
 
 _NO_BOUND = 2**31 - 1
 
-# gRPC's set of compression algorithms, of which the first bit is "none".
+# A bit set of gRPC's compression algorithms. The first bit is "none".
 _NO_COMPRESSION = 1
 
-# Bytes of requests that gRPC's core takes on a connection before the server reads them, as it does when
-# there is room. Left to itself, the core enlarges this with the speed of the connection, and requests that
-# wait for room take megabytes each. A request that is read may send all of its bytes at once.
+# The bytes of requests that gRPC's core receives on a connection before the server reads them, which it does
+# when there is room. By default the core increases this with the speed of the connection, and each request
+# that waits for room takes megabytes. A request that is being read may send all of its bytes at once.
 WINDOW_BYTES = 512 * 2**10
 
-# What a connection beyond its age still carries may go on for so long.
+# How long calls in flight on a connection beyond its maximum age may continue.
 AGED_CONNECTION_S = 3600.0
 
 
 def health_of(ranker: str) -> str:
-    """What the health service calls one ranker."""
+    """The name of one ranker in the health service."""
     return f"{SERVICE.full_name}/rankers/{ranker}"
 
 
 def _can_be_mended(record: logging.LogRecord) -> bool:
-    """Drop a traceback of gRPC's: what it was given to send, it could not, for the caller has just gone.
+    """Drop the traceback that gRPC logs when it cannot send because the caller has just gone.
 
-    That happens at every deadline now and then, to answers and refusals alike, and nobody can catch it there.
+    This happens occasionally at deadlines, for answers and refusals, and the server's code cannot catch it.
     The class has no public name.
     """
     return record.exc_info is None or getattr(record.exc_info[0], "__name__", "") != "ExecuteBatchError"
@@ -67,8 +68,9 @@ def _can_be_mended(record: logging.LogRecord) -> bool:
 class GrpcListener:
     """A gRPC server with the standard health service and reflection.
 
-    The port is bound at once, so that a taken one is found before rankers are loaded; calls are answered
-    from `open` on. Raises: ConfigError if the address cannot be bound or a certificate cannot be used.
+    The constructor binds the port, so that a port in use is found before rankers are loaded. The server
+    answers calls after `open`. Raises: ConfigError if the address cannot be bound or a certificate cannot be
+    used.
     """
 
     def __init__(
@@ -80,27 +82,28 @@ class GrpcListener:
     ) -> None:
         logging.getLogger("grpc._cython.cygrpc").addFilter(_can_be_mended)
         self.server = grpc.aio.server(
-            # All places, and refusals that have not left yet. Calls are refused before this is reached, with
-            # a reason and counted; gRPC does neither.
+            # All places for calls, and refusals not yet sent. Calls are refused before this limit is reached,
+            # with a reason and counted; gRPC does neither.
             maximum_concurrent_rpcs=places_for_calls(limits) + ROOM + REFUSALS,
             options=[
                 ("grpc.max_receive_message_length", min(limits.max_request_bytes + BEYOND_BYTES, 2**31 - 1)),
                 ("grpc.max_send_message_length", -1),
-                # Two servers on one port would share its calls without a word.
+                # Two servers on one port would silently share its calls.
                 ("grpc.so_reuseport", 0),
                 ("grpc.keepalive_permit_without_calls", 1),
-                # Clients that balance ping every two seconds. A limit for pings is no defence: gRPC spends
-                # 4 KB on each that it refuses, 0.7 GB on 200,000, and 17 bytes on each that it answers.
+                # Load-balancing clients ping every two seconds. A limit for pings is no defense: gRPC spends
+                # 4 KB on each ping that it refuses (0.7 GB for 200,000), and 17 bytes on each that it
+                # answers.
                 ("grpc.http2.max_ping_strikes", 0),
                 ("grpc.max_concurrent_streams", MAX_STREAMS),
-                # Beyond a bound of calls that have not begun, whoever made them, the core ends further calls
-                # of all callers with CANCELLED. Here calls are refused by caller.
+                # Beyond this number of calls that have not begun, the core ends further calls of all callers
+                # with CANCELLED. Here the server itself refuses calls, by caller.
                 ("grpc.server.max_pending_requests", _NO_BOUND),
                 ("grpc.server.max_pending_requests_hard_limit", _NO_BOUND),
-                # Beyond the first the core refuses some calls, beyond the second all.
+                # Beyond the first limit the core refuses some calls, beyond the second all.
                 ("grpc.max_metadata_size", MAX_METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-                # The core unpacks a whole message before anybody can look at it: 1 MB may become 1 GB.
+                # The core decompresses a whole message before the server can check it: 1 MB may become 1 GB.
                 ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
@@ -111,7 +114,8 @@ class GrpcListener:
         self._health = Health((SERVICE.full_name, SEARCHES), [health_of(ranker) for ranker in rankers])
         self._reflections = reflections()
         address = host_and_port(config.host, config.port)
-        # gRPC's own words on a busy port or a wrong certificate are many, and say little.
+        # Check the port first: gRPC's messages about a port in use or a wrong certificate are long and
+        # unclear.
         check_port("listen.port", config.host, config.port)
         if certificates is None and config.tls is not None:
             certificates = Certificates(config.tls)
@@ -124,35 +128,35 @@ class GrpcListener:
             raise ConfigError(f"listen: {address} cannot be bound: {error}") from error
 
     async def open(self, service: grpc.GenericRpcHandler) -> None:
-        """Answer calls, and report healthy."""
+        """Start to answer calls, and report healthy."""
         reflection = reflection_handlers((SERVICE.full_name,), self._reflections)
         self.server.add_generic_rpc_handlers((service, self._health.handlers(), *reflection))
-        # gRPC's core keeps calls that have not begun in a queue, and those of a registered method in another:
-        # a health check does not wait behind a thousand calls. grpcio before 1.84 ignores what is registered,
-        # and looks into the handlers above.
+        # gRPC's core keeps pending calls of registered methods in a separate queue, so that a health check
+        # does not wait behind a thousand calls. grpcio before 1.84 ignores registered methods and uses the
+        # handlers above.
         self.server.add_registered_method_handlers(health.SERVICE_NAME, self._health.methods())
         await self.server.start()
         self.report(serving=True)
 
     def protect(self, keys: Keys) -> None:
-        """Tell the health of a ranker only to callers whose key may use it."""
+        """Report the health of a ranker only to callers whose key may use it."""
         self._health.protect(keys)
 
     def show_open(self, metrics: Metrics) -> None:
-        """Show how many health checks, watches and reflection streams are open, and count refusals."""
+        """Show how many health checks, watches and reflection streams are open, and count their refusals."""
         for each in (self._health.checks, self._health.watches, self._reflections):
             each.show(metrics)
 
     def report_load(self, backlog_s: Callable[[], float]) -> None:
-        """Have health checks carry for how many seconds the device has work, as `backlog_s` returns it."""
+        """Add the device's backlog in seconds, as `backlog_s` returns it, to the answers of health checks."""
         self._health.report_load(backlog_s)
 
     def report(self, *, serving: bool) -> None:
-        """Tell load balancers whether to send calls here; `report_not_serving` has the last word."""
+        """Report to load balancers whether to send calls here. `report_not_serving` overrides it for good."""
         self._health.report(serving=serving)
 
     def report_searches(self, *, serving: bool) -> None:
-        """Tell who asks for the health of `SEARCHES` alone whether indexes can be searched."""
+        """Report under the service name `SEARCHES` whether indexes can be searched."""
         self._health.report_part(SEARCHES, serving=serving)
 
     def report_life(self, *, alive: bool) -> None:
@@ -160,7 +164,7 @@ class GrpcListener:
         self._health.report_part(LIVENESS, serving=alive)
 
     def is_serving(self, service: str) -> bool:
-        """Whether the health service says SERVING of a service; the empty name is all of them."""
+        """Whether the health service reports SERVING for a service. The empty name means all services."""
         return self._health.is_serving(service)
 
     def is_followed(self) -> bool:
@@ -168,11 +172,11 @@ class GrpcListener:
         return self._health.is_followed()
 
     def report_not_serving(self) -> None:
-        """Tell load balancers to go elsewhere; calls are still answered."""
+        """Report to load balancers that calls should go elsewhere. Calls are still answered."""
         self._health.end()
 
     async def close(self, grace_s: float) -> None:
-        """Accept no more calls; those in flight get `grace_s` to end."""
+        """Accept no more calls. Calls in flight get `grace_s` to finish."""
         await self.server.stop(grace_s)
 
 
@@ -186,13 +190,13 @@ def _age_options(age_s: float | None) -> list[tuple[str, int]]:
 
 
 def host_and_port(host: str, port: int) -> str:
-    """Write an address as gRPC and URLs do: an IPv6 host in brackets."""
+    """Format an address as gRPC and URLs do: an IPv6 host in brackets."""
     bare = host.strip("[]")
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host. A name other than localhost could point anywhere."""
+    """Whether only this machine can reach a host. A name other than localhost could point anywhere."""
     try:
         return host == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -207,7 +211,7 @@ _BIND_PROBLEMS = {
 
 
 def check_port(key: str, host: str, port: int) -> None:
-    """Check that an address can be listened at, by doing so for a moment.
+    """Check that a socket can be bound to an address by binding one for a moment.
 
     Raises: ConfigError that begins with `key`.
     """

@@ -1,4 +1,4 @@
-"""What the server tells Prometheus: one attribute an instrument, base units in the names."""
+"""The metrics for Prometheus: one attribute per instrument, base units in the names."""
 
 import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,22 +29,21 @@ PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CHUNKS = (1, 2, 3, 4, 6, 8, 11, 14, 20, 30, 50, 100)
 RATIO = (1.0, 1.01, 1.02, 1.04, 1.06, 1.08, 1.1, 1.2, 1.5, 2.0)
 
-# The labels with which counters and histograms are shown from the start, at 0. Prometheus never sees
-# the increase of a series that begins with its first event, and an autoscaler takes a missing series for
-# no answer.
+# Counters and histograms with these labels are shown from the start, at 0. Prometheus never sees the increase
+# of a series that begins with its first event, and an autoscaler cannot use a missing series.
 METHODS = ("Rerank", "SearchAndRerank")
 _CODES = ("OK", "CANCELLED", *(error.code.name for error in FarrankError.__subclasses__()))
-# Of a call without a key nobody reads which ranker it asks for.
+# The server does not read which ranker a call without a key asks for.
 CODES = tuple(code for code in _CODES if code != Unauthenticated.code.name)
 BATCH_FAILURES = ("out_of_memory", "not_finite", "error")
 STAGES = ("tokenization", "queue", "inference", "aggregation")
 
-# The runtimes of which build_info says which release of their library is installed.
+# The runtimes whose installed version `build_info` shows.
 LIBRARIES = ("torch", "onnx", "openvino", "tensorrt")
 
 
 class Door(StrEnum):
-    """The doors that calls come through."""
+    """The endpoints that receive calls."""
 
     GRPC = "grpc"
     HTTP = "http"
@@ -211,7 +210,7 @@ class Metrics:
         build.labels(metadata.version("farrank"), platform.python_version(), *libraries).set(1)
 
     def show_doors(self, doors: Collection[Door]) -> None:
-        """Begin, at 0, to count the calls of these doors that name no ranker, or one that is not there."""
+        """Start the counters, at 0, of these endpoints' calls that name no ranker or an unknown one."""
         about = {Door.GRPC: "ListRankers", Door.HTTP: "Info"}
         for door in doors:
             self.unread_ended.labels(door)
@@ -219,7 +218,7 @@ class Metrics:
             self._begin_calls(door, "unknown", METHODS, CODES)
 
     def show_ranker(self, scorer: "Scorer", doors: Collection[Door]) -> None:
-        """Show which ranker, or ensemble, is loaded and what runs it; its counters of events begin at 0."""
+        """Show a loaded ranker or ensemble and its runtime. Its counters of events start at 0."""
         for each in scorer.members:
             runs = (each.capabilities.runtime, each.capabilities.device, each.capabilities.precision)
             self.ranker_info.labels(each.name, each.version, each.spec.family, *runs).set(1)
@@ -253,13 +252,13 @@ class Metrics:
         self.cancellations.labels(door, ranker)
 
     def show_objective(self, objective: ObjectiveConfig) -> None:
-        """Show what dashboards and alerts hold the latency to, at the bound as the histogram writes it."""
+        """Show the latency objective of dashboards and alerts, with the bound as the histogram formats it."""
         self.objective.clear()
         bound: str = floatToGoString(objective.latency_s)  # type: ignore[no-untyped-call]
         self.objective.labels(bound).set(objective.share)
 
     def show_key(self, name: str, ends_at_s: float | None) -> None:
-        """Show a key by its name: its counters begin at 0."""
+        """Show a key by its name. Its counters start at 0."""
         for code in _CODES:
             self.key_requests.labels(name, code)
         for limit in (*RateExceeded.LIMITS, Reason.SHARE):
@@ -269,14 +268,14 @@ class Metrics:
             self.key_expiry.labels(name).set(ends_at_s)
 
     def show_access(self, doors: Collection[Door]) -> None:
-        """Show that keys are asked for at these doors; what happens with them is counted from 0."""
+        """Show that these endpoints require keys. The counters of key errors and reloads start at 0."""
         for door, why in product(doors, Unauthenticated.WHYS):
             self.unauthenticated.labels(door, why)
         for outcome in ("done", "failed"):
             self.key_reloads.labels(outcome)
 
     def name_limits(self, limits: LimitsConfig, cache_bytes: int) -> None:
-        """Show the bounds, so that what is held can be read as a share of them."""
+        """Show the limits, so that usage can be read as a share of them."""
         self.calls_limit.set(limits.max_concurrent_calls)
         self.tokens_limit.set(limits.max_queued_tokens)
         self.characters_limit.set(limits.max_held_characters)
@@ -287,7 +286,7 @@ class Metrics:
     def count_batch(
         self, ranker: str, pairs: int, chunks: int, real: int, padded: int, seconds: float
     ) -> None:
-        """Take in one batch that the device encoded."""
+        """Count one batch that the device encoded."""
         self.batch_pairs.labels(ranker).observe(pairs)
         self.batch_tokens.labels(ranker).observe(padded)
         self.batch_padding_ratio.labels(ranker).observe(padded / real)
@@ -303,7 +302,7 @@ class Metrics:
         priority: Priority,
         exemplar: Mapping[str, str] | None = None,
     ) -> None:
-        """Take in one ranker's answer to a call, to which the labels of an exemplar lead."""
+        """Count one ranker's answer to a call. `exemplar` holds labels that lead to the call."""
         leads = dict(exemplar or {})
         name, tally = ranker.name, result.tally
         if ranker.cache is not None:
@@ -322,10 +321,10 @@ class Metrics:
 
 
 class _LogLines(Collector):
-    """What the log lost: of the process, whichever server of it is asked."""
+    """The dropped lines of the log, for the whole process and so the same on each of its servers."""
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Read the counts of this moment."""
+        """Read the current counts."""
         lines = CounterMetricFamily(
             "farrank_log_lines_dropped", "Lines of the log that were not written", labels=["reason"]
         )

@@ -1,7 +1,8 @@
-"""Prometheus' page and Kubernetes' probes, on threads of its own: a busy event loop must not hide itself.
+"""Prometheus' page and Kubernetes' probes, on separate threads so that a busy event loop stays visible.
 
-Whoever sends half a request, or reads no answer, has a thread until it is late or others want it. Connections
-beyond the most end the oldest one: a scrape takes milliseconds, what stays longer is none.
+A client that sends half a request, or reads no answer, keeps a thread until its time is over or another
+connection needs the thread. A connection beyond the limit closes the oldest one: a scrape takes milliseconds,
+so the oldest connection is not a scrape.
 """
 
 import logging
@@ -23,27 +24,27 @@ from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-# Prometheus keeps one connection, and there may be several of it; people come beside.
+# Prometheus keeps one connection. There may be several of it, in addition to people's.
 MOST_CONNECTIONS = 16
 
-# From its first byte to its last; Prometheus' own default is 10 s.
+# The longest time of a connection; Prometheus' own default is 10 s.
 CONNECTION_S = 15.0
 
-# Connections that wait to be taken.
+# Connections that wait to be accepted.
 BACKLOG = 128
 
 
-# An answer of a probe's that takes longer is a no: what it asks about hangs.
+# A probe that gets no answer within this time counts as failed.
 PROBE_S = 2.0
 
-# Says yes or no, perhaps by asking another thread. Raises: TimeoutError if that does not answer.
+# Returns yes or no, perhaps after asking another thread. Raises: TimeoutError if that does not answer.
 Probe = Callable[[], bool]
 
 
 class MetricsPage:
-    """The page at /metrics, with a `token` for those who show it; and probes at their paths, for everybody.
+    """The page at /metrics, which requires `token` if given, and probes at their paths without a token.
 
-    A probe that says no is answered with 503. Raises: ConfigError if the address cannot be bound.
+    A failed probe is answered with 503. Raises: ConfigError if the address cannot be bound.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class MetricsPage:
         self.url = f"http://{host_and_port(host, self._server.server_address[1])}/metrics"
 
     def close(self) -> None:
-        """Free the port, and end what is still connected."""
+        """Free the port and close all connections."""
         self._server.shutdown()
         self._server.server_close()
         self._server.end_older_than(0)
@@ -77,7 +78,7 @@ class MetricsPage:
 
 
 class _Scrape(BaseHTTPRequestHandler):
-    """One request; `page` is prometheus_client's application, `token` what it asks for, if anything."""
+    """One request. `page` is prometheus_client's application, `token` the required token, if any."""
 
     page: Any
     token: TokenFile | None
@@ -119,14 +120,14 @@ class _Scrape(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, headers: list[tuple[str, str]], body: bytes) -> None:
         self.send_response(status)
-        # Without its length, half a page would look like a whole one.
+        # Without Content-Length, a truncated page would look complete.
         for name, value in (*headers, ("Content-Length", str(len(body)))):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Say nothing of Python's version."""
+        """Hide Python's version."""
         return "farrank"
 
     def log_message(self, format: str, *args: object) -> None:
@@ -134,7 +135,7 @@ class _Scrape(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingTCPServer):
-    """A thread a connection, of which there are so many and for so long."""
+    """One thread per connection, bounded in number and time."""
 
     daemon_threads = True
     block_on_close = False
@@ -145,13 +146,13 @@ class _Server(ThreadingTCPServer):
         self.socket.close()
         self.socket = bound
         self.server_address = bound.getsockname()
-        # Each with the time at which it was taken, the oldest first.
+        # Each connection with the time at which it was accepted, the oldest first.
         self._open: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         self.server_activate()
 
     def end_older_than(self, seconds: float) -> None:
-        """End what has been connected for longer."""
+        """Close connections that are older than this."""
         now_s = time.monotonic()
         with self._lock:
             for each, since_s in self._open.items():
@@ -159,33 +160,33 @@ class _Server(ThreadingTCPServer):
                     _end(each)
 
     def service_actions(self) -> None:
-        """Between two connections, and twice a second: end what is late."""
+        """Close late connections. `socketserver` calls this between connections and twice a second."""
         self.end_older_than(CONNECTION_S)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection, in the place of the oldest where there are too many."""
+        """Accept a connection, and close the oldest one if there are too many."""
         with self._lock:
             for each in list(self._open)[: max(0, len(self._open) + 1 - MOST_CONNECTIONS)]:
                 _end(each)
-                # Its thread has nothing to wait for any more, and ends.
+                # Its thread then ends, because reads and writes return at once.
                 del self._open[each]
             self._open[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection that is done."""
+        """Close a finished connection."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what went wrong, unless the connection did."""
+        """Log the error; at level DEBUG if the connection failed."""
         level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
         log.log(level, "a scrape failed", exc_info=True)
 
 
 def _end(connection: socket.socket) -> None:
-    """End a connection that a thread reads or writes: it sees that at once, while a close it would not."""
+    """Shut down a connection that a thread reads or writes. The thread would not notice a mere close."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

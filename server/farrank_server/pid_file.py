@@ -1,8 +1,8 @@
-"""The file by which a running server is found and told to reload: its process id, and how reloads went.
+"""The pid file of a running server: its process id and the outcome of its reloads.
 
-The first line is the process id, as in any such file. The second says in JSON how many reloads were begun
-and how many are finished, and why the last one failed. The server holds a lock on the file as long as it
-runs: an id that is left of another life names nobody, or somebody else.
+The first line is the process id, as in any pid file. The second line is JSON: how many reloads have begun,
+how many have finished, and why the last one failed. The server locks the file while it runs, so that a file
+left by an ended server is not mistaken for a running one, or for another process with the same id.
 """
 
 import fcntl
@@ -19,16 +19,16 @@ _POLL_S = 0.05
 
 
 class NotRunning(Exception):
-    """No server holds the file."""
+    """No server has locked the file."""
 
 
 class ReloadFailed(Exception):
-    """The server could not reload, and serves what it served before; the message says why."""
+    """The server could not reload and serves what it served before. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reloads:
-    """How many reloads were begun and are finished; `problem` is why the last one failed, empty if not."""
+    """The numbers of reloads begun and finished. `problem` says why the last one failed, or is empty."""
 
     begun: int = 0
     finished: int = 0
@@ -36,24 +36,24 @@ class Reloads:
 
 
 class PidFile:
-    """A server's own file, held."""
+    """A server's own pid file, locked."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def write(self, reloads: Reloads) -> None:
-        """Say how reloads went."""
+        """Write the process id and the outcome of the reloads."""
         text = f"{os.getpid()}\n{json.dumps(asdict(reloads))}\n".encode()
-        # In place: another file would not be locked. Who reads half a line reads again.
+        # Write in place, because a new file would not be locked. A reader that finds half a line reads again.
         os.pwrite(self._descriptor, text, 0)
         os.ftruncate(self._descriptor, len(text))
 
 
 @contextmanager
 def held(path: Path) -> Iterator[PidFile]:
-    """Hold the file while a server runs; it is gone afterwards.
+    """Lock the file while a server runs, and delete it afterwards.
 
-    Raises: OSError if it cannot be written, or (BlockingIOError) another server holds it.
+    Raises: OSError if it cannot be written, or (BlockingIOError) if another server has locked it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -69,15 +69,15 @@ def held(path: Path) -> Iterator[PidFile]:
 
 
 def reload(path: Path, timeout_s: float) -> None:
-    """Tell the server of a file to reload, and wait until it has.
+    """Signal the server of a pid file to reload, and wait until it has finished.
 
-    Raises: NotRunning; ReloadFailed; TimeoutError; OSError if the file cannot be read, or the server is
-    another user's.
+    Raises: NotRunning; ReloadFailed; TimeoutError; OSError if the file cannot be read, or if the server
+    belongs to another user.
     """
     until_s = time.monotonic() + timeout_s
     pid, before = _read(path)
     os.kill(pid, signal.SIGHUP)
-    # One that was running already may not have seen what is new.
+    # A reload that was already running may have missed the latest changes.
     wanted = before.begun + 1
     while True:
         _, now = _read(path)

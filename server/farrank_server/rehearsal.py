@@ -1,7 +1,7 @@
-"""A start without a server: all is loaded and opened as `farrank serve` would, and then let go of.
+"""A rehearsed start: loads and opens everything as `farrank serve` would, and then releases it.
 
-A start ends at the first ranker or index that cannot be loaded. Here each has its turn, so that one run names
-every problem.
+A real start stops at the first ranker or index that cannot be loaded. A rehearsal tries each of them, so that
+one run reports every problem.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ Encoders = Callable[[str], Awaitable[QueryEncoder]]
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """What a server of a configuration would serve. The rankers' runtimes are closed."""
+    """The rankers and indexes that a server of a configuration would serve. The runtimes are closed."""
 
     rankers: tuple[Scorer, ...]
     indexes: tuple[IndexDescription, ...]
 
 
 async def rehearse(config: ServerConfig, pid_file: Path | None = None) -> Rehearsed:
-    """Check what needs no loading, load every ranker, let it score a text, open every index; nothing listens.
+    """Check the configuration, load every ranker, score a text with it, and open every index.
 
-    It takes the memory of a server, and fetches what the configuration allows to be downloaded.
-    Raises: ConfigError with every problem, a line each.
+    Nothing listens. It needs as much memory as a server, and downloads whatever the configuration allows.
+    Raises: ConfigError with every problem, one per line.
     """
     problems = _Problems()
     with problems.collected(), pid_file_held(pid_file):
@@ -53,7 +53,7 @@ async def rehearse(config: ServerConfig, pid_file: Path | None = None) -> Rehear
         device, cache = DeviceThread(), DocumentCache(config.cache_bytes)
         scorers: list[Scorer] = []
         for name in config.rankers:
-            # What its files have wrong is known already.
+            # Problems of its files are known already.
             if not any(problem.startswith(f"rankers.{name}: ") for problem in problems):
                 with problems.collected(f"rankers.{name}"):
                     only = replace(config, rankers={name: config.rankers[name]})
@@ -61,7 +61,7 @@ async def rehearse(config: ServerConfig, pid_file: Path | None = None) -> Rehear
         with problems.collected():
             check_names({each.name: [member.name for member in each.members] for each in scorers})
         if config.listen.keys is not None:
-            # What a key lists and nobody has is told in the log, as at a start.
+            # An unknown name in a key's lists is only logged, as at a real start.
             members = {member.name for scorer in scorers for member in scorer.members}
             held = {"rankers": members | {*config.rankers}, "indexes": {*config.first_stage.indexes}}
             with problems.collected():
@@ -90,11 +90,11 @@ async def rehearse(config: ServerConfig, pid_file: Path | None = None) -> Rehear
 
 
 class _Problems(list[str]):
-    """What was found so far, each in one line."""
+    """The problems found so far, each on one line."""
 
     @contextmanager
     def collected(self, key: str = "device") -> Iterator[None]:
-        """Take up what is wrong, and go on; a device that fails is told under `key`."""
+        """Collect the errors of the block and continue. A failed device is reported under `key`."""
         try:
             yield
         except ConfigError as error:
@@ -106,7 +106,7 @@ class _Problems(list[str]):
 async def _open_indexes(
     config: FirstStageConfig, rankers: Collection[str], encoder: Encoders, problems: _Problems
 ) -> tuple[IndexDescription, ...]:
-    """Open each index that can be, and what is kept beside it; describe them if nothing is wrong."""
+    """Open each sound index and its stores. Returns their descriptions if there is no problem."""
     left = _sound(config.indexes, rankers)
     while True:
         stages = open_first_stages(replace(config, indexes=left), encoder)
@@ -121,7 +121,7 @@ async def _open_indexes(
                 return () if problems else tuple(each.describe() for each in stages.stages.values())
         finally:
             await stages.stop()
-        # The process that searches opens all of its indexes or none: without the damaged ones once more.
+        # The search process opens all of its indexes or none: try again without the damaged ones.
         damaged = tuple(problem.partition(".path: ")[0] for problem in problems[found:])
         sound = {name: index for name, index in left.items() if key_of(name) not in damaged}
         if len(sound) == len(left):
@@ -130,7 +130,7 @@ async def _open_indexes(
 
 
 def _sound(indexes: Mapping[str, IndexConfig], rankers: Collection[str]) -> Mapping[str, IndexConfig]:
-    """Leave out indexes in whose files or settings something is wrong, and those that are made of them."""
+    """Leave out indexes with wrong files or settings, and indexes that are made of them."""
     while True:
         configured = Configured(indexes, rankers)
         sound = {

@@ -40,24 +40,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What calls that outlived the drain get to send their refusals.
+# The time in which calls that outlasted the drain can send their refusals.
 CUT_GRACE_S = 1.0
 
-# How long calls are still answered after load balancers, which ask once or twice a second, are told to go
-# elsewhere.
+# How long calls are still answered after load balancers, which check once or twice a second, were informed
+# that the replica ends.
 NOTICE_S = 1.5
 
-# The metrics page's probes, and which service's health each asks for.
+# The probes of the metrics page, each with its service name in the health service.
 PROBES = {"/livez": LIVENESS, "/readyz": SERVICE.full_name}
 
-# Python's own is 10. Each call leaves cycles of gRPC's own, most of which only a full collection takes.
+# Python's default is 10. Each call leaves reference cycles of gRPC objects, and most of them only a full
+# collection frees.
 MIDDLE_COLLECTIONS_BEFORE_FULL = 100
 
 
 class Replica:
-    """An async context manager: healthy when entered, drained when left.
+    """An async context manager: healthy after entry, drained after exit.
 
-    `reread` reads the configuration anew from where it came.
+    `reread` reads the configuration again from its source.
     """
 
     def __init__(self, config: ServerConfig, reread: Callable[[], ServerConfig] | None = None) -> None:
@@ -76,7 +77,7 @@ class Replica:
     async def __aenter__(self) -> "Replica":
         """Bind, load, warm up, then report healthy.
 
-        Raises: ConfigError if the configuration cannot be served; nothing is left open then.
+        Raises: ConfigError if the configuration cannot be served; everything is then closed again.
         """
         async with AsyncExitStack() as opened:
             await self._open(opened)
@@ -89,24 +90,24 @@ class Replica:
         for each in endpoints:
             each.report_not_serving()
         timeout_s = self._config.listen.drain_timeout_s
-        # What reaches gRPC in the moment in which it closes ends as CANCELLED, and few HTTP clients try again
-        # after a 503. Callers that follow health, or read `Connection: close`, have time to go elsewhere;
-        # until then their calls are answered.
+        # A call that reaches gRPC in the moment when it closes ends as CANCELLED, and few HTTP clients retry
+        # after a 503. During this time, callers that follow health or read `Connection: close` go elsewhere,
+        # and their calls are still answered.
         notice_s = min(NOTICE_S, timeout_s) if any(each.is_followed() for each in endpoints) else 0.0
         await asyncio.sleep(notice_s)
         if self._http:
             self._http.end_idle()
         if not await self.engine.drain(timeout_s - notice_s):
             log.warning("calls were still in flight after draining for %.0f s; they are refused", timeout_s)
-            # Searches in flight are refused with it.
+            # This also refuses searches in flight.
             await self.indexes.stop()
         await self._opened.aclose()
         log.info("drained and ended")
 
     async def _open(self, opened: AsyncExitStack) -> None:
-        """Open everything; what is opened first is closed last."""
+        """Open everything. The first thing opened is closed last."""
         config = self._config
-        # First what takes no time, all of it: a wrong path is not to be found after a model has loaded.
+        # Run all quick checks first: a wrong path should not be found only after a model has loaded.
         await asyncio.to_thread(check, config)
         if config.listen.metrics_port is not None:
             token_file = config.listen.metrics_token_file
@@ -121,7 +122,7 @@ class Replica:
             self.metrics_url = page.url
         tracing = None
         if config.tracing.endpoint is not None:
-            # Imported here: it is an extra, and a server that traces nothing spends nothing on it.
+            # Imported here because it is an optional extra, and a server without tracing should not load it.
             from farrank_server.telemetry.tracing import Tracing
 
             tracing = Tracing(config.tracing, "farrank")
@@ -135,14 +136,14 @@ class Replica:
             tracing=config.tracing,
         )
         first_stages = await asyncio.to_thread(opening)
-        # Until `indexes` has them, which stops them, too, and lets go of them when it has others.
+        # Stop them on an error until `indexes` owns them.
         unowned = await opened.enter_async_context(AsyncExitStack())
         unowned.push_async_callback(first_stages.stop)
         device = DeviceThread()
         if config.listen.tls is not None:
             self.certificates = Certificates(config.listen.tls)
         self._grpc = self._door = self._listen()
-        # Opening indexes waits for another process: rankers load meanwhile.
+        # Rankers load while another process opens the indexes.
         searching = asyncio.create_task(first_stages.start())
         engine: Engine | None = None
         try:
@@ -189,14 +190,15 @@ class Replica:
             ok_sample=config.logging.ok_sample,
             tracing=tracing,
         )
-        # What was loaded stays: a collection need not go through it again, 0.3 s during which no call moves.
+        # Exempt all loaded objects from garbage collection: traversing them takes 0.3 s in which no call
+        # proceeds.
         gc.collect()
         gc.freeze()
-        # Python puts a full collection off until what is new is a quarter of what the last one went
-        # through: of nothing, then, and not of all the libraries.
+        # Python delays a full collection until the new objects are a quarter of those that the last one
+        # traversed. Collect again, so that this number no longer includes the libraries.
         gc.collect()
         opened.callback(gc.unfreeze)
-        # Nor, often, the calls in flight: with 1,000 that takes tens of milliseconds.
+        # Collect the objects of calls in flight rarely, too: with 1,000 calls it takes tens of milliseconds.
         young, middle, full = gc.get_threshold()
         gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_BEFORE_FULL)
         opened.callback(gc.set_threshold, young, middle, full)
@@ -217,24 +219,24 @@ class Replica:
             self._http.show_open(self.metrics)
             await self._http.open(HttpDoor(config, service, guard(Door.HTTP), unread, receiving))
         self.engine.device.on_change.append(self._report_health)
-        # It may have failed since its rankers were loaded.
+        # The device may have failed since its rankers were loaded.
         if self.engine.device.state is not DeviceState.READY:
             self._report_health(self.engine.device.state)
 
     def _listen(self) -> GrpcListener:
-        """Bind gRPC's port. Where calls come another way, what they come by stands in for it."""
+        """Bind gRPC's port. Subclasses may return another listener."""
         config = self._config
         return GrpcListener(config.listen, config.limits, self.certificates, config.rankers)
 
     def _listen_http(self) -> "HttpListener":
-        """Likewise HTTP's."""
-        # Imported here: a server without HTTP spends no time and memory on its libraries.
+        """Bind HTTP's port. Subclasses may return another listener."""
+        # Imported here because a server without HTTP should not load its libraries.
         from farrank_server.http.listen import HttpListener
 
         return HttpListener(self._config.listen, self._config.limits, self.certificates)
 
     def _open_keys(self, opened: AsyncExitStack, doors: Collection[Door]) -> Keys | None:
-        """Read the keys that callers must show, if they must, and follow what becomes of the file."""
+        """Read the API keys and watch their file. Returns None if no keys are configured."""
         listen = self._config.listen
         if listen.keys is None:
             return None
@@ -251,9 +253,9 @@ class Replica:
         return keys
 
     async def reload(self) -> None:
-        """Read keys, certificates and the objective and open the indexes anew.
+        """Reload the keys, the certificates, the objective and the indexes.
 
-        Each stays as it is if that fails. Raises: ConfigError with what was wrong with any of them.
+        Each stays as it is if its reload fails. Raises: ConfigError with the problems of all of them.
         """
         failures: list[Exception] = []
         try:
@@ -278,7 +280,7 @@ class Replica:
             raise ConfigError(*(str(each) or type(each).__name__ for each in failures)) from failures[0]
 
     async def _reload_objective(self) -> None:
-        """Read the configuration anew; of all that it holds the objective alone counts at once."""
+        """Read the configuration again. Only its objective takes effect without a restart."""
         if self._reread is None:
             return
         before, self._as_read = self._as_read, await asyncio.to_thread(self._reread)
@@ -294,7 +296,7 @@ class Replica:
             )
 
     def _report_health(self, state: DeviceState) -> None:
-        """Let load balancers send calls elsewhere while the device is not ready."""
+        """Report to load balancers whether the device is ready."""
         ready = state is DeviceState.READY
         if self._http:
             self._http.report(serving=ready)
@@ -302,11 +304,11 @@ class Replica:
         self._door.report_life(alive=not self.engine.device.is_dead_or_hung)
 
     def _is_serving(self, service: str) -> bool:
-        """What a probe is told. Before the start is over, a replica lives and is not ready."""
+        """Return a probe's answer. Before the start is complete, a replica is alive and not ready."""
         return self._grpc.is_serving(service) if self._grpc else service == LIVENESS
 
     def _report_searches(self, state: SearchState) -> None:
-        """Count and tell what became of the process that searches; calls that bring documents go on."""
+        """Report and count the state of the search process. Calls that bring documents are not affected."""
         is_up = state is SearchState.UP
         self.metrics.search_process_down.set(not is_up)
         if not is_up:
@@ -315,17 +317,20 @@ class Replica:
 
     @property
     def address(self) -> str:
-        """Where gRPC listens."""
+        """The address on which gRPC listens."""
         return host_and_port(self._config.listen.host, self._door.port)
 
     @property
     def http_url(self) -> str | None:
-        """Where HTTP listens; None if none is configured."""
+        """The URL on which HTTP listens; None if no port is configured."""
         return self._http.url if self._http else None
 
 
 def _asked_on(loop: asyncio.AbstractEventLoop, probe: Callable[[], bool]) -> bool:
-    """Ask on the event loop, from another thread. Raises: TimeoutError if it does not answer in time."""
+    """Run a probe on the event loop from another thread.
+
+    Raises: TimeoutError if it does not answer in time.
+    """
 
     async def ask() -> bool:
         return probe()
@@ -338,9 +343,9 @@ def _asked_on(loop: asyncio.AbstractEventLoop, probe: Callable[[], bool]) -> boo
 
 
 def check(config: ServerConfig) -> None:
-    """Check the ports, the certificates, the keys, the indexes and every ranker's files, but not its weights.
+    """Check the ports, certificates, keys, indexes and the files of every ranker except its weights.
 
-    Neither a model is loaded nor Java started. Raises: ConfigError with every problem.
+    It loads no model and does not start Java. Raises: ConfigError with every problem.
     """
     listen = config.listen
     doors = {
@@ -372,7 +377,7 @@ def check(config: ServerConfig) -> None:
 
 
 def _check_tracing() -> None:
-    """What traces is installed. Nothing of it is imported."""
+    """Check that the tracing packages are installed, without importing them. Raises: ConfigError."""
     for package in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
         try:
             found = importlib.util.find_spec(package)
@@ -383,7 +388,7 @@ def _check_tracing() -> None:
 
 
 def _check_ports(ports: Mapping[str, int]) -> None:
-    """Each is free now, and taken once another of them is bound. 0 is any free one."""
+    """Check that no two endpoints have the same port. 0 stands for any free port. Raises: ConfigError."""
     by_port: dict[int, str] = {}
     wrong = [
         f"{key}: {port} is {other}, too; each door has a port of its own"

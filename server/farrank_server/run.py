@@ -1,4 +1,4 @@
-"""Run a replica until a signal ends it; `farrank serve` calls this."""
+"""Runs a replica until a signal ends it. `farrank serve` calls this."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ from farrank_server.replica import Replica
 log = logging.getLogger(__name__)
 
 # The device thread and the event loop share Python's interpreter lock. By default one thread may hold it for
-# 5 ms while another waits, and that is most of the time a small request takes.
+# 5 ms while another waits, which is most of the time that a small request takes.
 SWITCH_INTERVAL_S = 0.0001
 
 ENOUGH_FILES = 65_536
 
-# How long the process may take to end after a drain, before it is ended whatever still runs in it. The last
-# lines of the log take up to 2 seconds more.
+# How long the process may take to end after a drain before it is ended by force. The last lines of the log
+# take up to 2 seconds more.
 END_AFTER_DRAIN_S = 3.0
 
 EXIT_OK = 0
@@ -39,13 +39,13 @@ EXIT_CONFIG = 2
 def run(
     config: ServerConfig, pid_file: Path | None = None, reread: Callable[[], ServerConfig] | None = None
 ) -> int:
-    """Serve until SIGTERM or SIGINT, then drain, and return the process's exit status.
+    """Serve until SIGTERM or SIGINT, then drain. Returns the exit status of the process.
 
-    SIGHUP has keys, certificates and the objective read and the indexes opened anew; `pid_file` names a file
-    that says how that went (see there), `reread` reads the configuration as it is then.
+    SIGHUP reloads keys, certificates, the objective and the indexes. `pid_file` is a file that reports the
+    outcome (see there). `reread` reads the current configuration.
 
     The status is 0 after a drain, 1 if the device was lost (a supervisor should restart the process), and 2
-    if the configuration cannot be served; the reason is then on standard error.
+    if the configuration cannot be served; standard error then says why.
     """
     set_process_up()
     try:
@@ -58,22 +58,24 @@ def run(
 
 
 def set_process_up() -> None:
-    """Set what a process that serves is to have, before it loads anything."""
+    """Set the limits and switches that a serving process needs, before it loads anything."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # Connections and files beside indexes take a descriptor each. The lower limit is for programs of old.
+    # Each connection and each file of an index's stores takes a descriptor. The soft limit is low for old
+    # programs.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
         allowed = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
-    # The tokenizer threads work in parallel already. A thread pool inside each takes cores from the device.
+    # The tokenizer threads already run in parallel. A thread pool in each of them would take cores from the
+    # device.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Otherwise every counter gets a `_created` sample, which doubles the metrics page and which nobody reads.
+    # Otherwise every counter gets an unused `_created` sample, which doubles the metrics page.
     disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def pid_file_held(path: Path | None) -> Iterator[PidFile | None]:
-    """Hold the file of the process's id, if there is to be one. Raises: ConfigError if it cannot be held."""
+    """Hold the pid file, if one is configured. Raises: ConfigError if it cannot be held."""
     if path is None:
         yield None
         return
@@ -102,13 +104,13 @@ async def _serve(
     if not starting.done():
         log.info("told to end before healthy; nothing was admitted, nothing is left to drain")
         logging.shutdown()
-        # Models load in native code on another thread. That cannot be interrupted, and may take minutes. The
+        # Models load in native code on another thread, which cannot be interrupted and may take minutes. The
         # search process ends by itself when its pipe closes.
         os._exit(EXIT_OK)
     await starting
     reloading = asyncio.create_task(_reload(replica, told_to_reload, pid_file))
     try:
-        # A program that started this one reads the ports here. Logs go to standard error.
+        # A program that starts the server reads the ports here. Logs go to standard error.
         addresses = {"grpc": replica.address, "metrics": replica.metrics_url, "http": replica.http_url}
         print("healthy", *(f"{name}={each or 'none'}" for name, each in addresses.items()), flush=True)
         if replica.http_url and config.listen.http.page:
@@ -135,8 +137,8 @@ async def _serve(
 def _end_by(seconds: float, status: int) -> None:
     """End the process after `seconds` if it has not ended by then.
 
-    Threads that hang in native code or wait for a dead disk cannot be ended otherwise, and Python waits for
-    some of them.
+    A thread that hangs in native code or waits for a dead disk cannot be ended otherwise, and Python waits
+    for some threads.
     """
 
     def end() -> None:
@@ -150,7 +152,7 @@ def _end_by(seconds: float, status: int) -> None:
 
 
 async def _reload(replica: Replica, told: asyncio.Event, pid_file: PidFile | None) -> NoReturn:
-    """Reload keys, certificates and indexes whenever told to, and say in the file how that went."""
+    """Reload whenever `told` is set, and write the outcome to the pid file."""
     number = 0
     problem = ""
     while True:
@@ -161,17 +163,17 @@ async def _reload(replica: Replica, told: asyncio.Event, pid_file: PidFile | Non
         try:
             await replica.reload()
             problem = ""
-        except ConfigError as error:  # the log has it; what was there still is
+        except ConfigError as error:  # already logged; the old state still serves
             problem = str(error)
         except Exception as error:
-            # A bug in one reload must not be the end of all reloads.
+            # A bug in one reload must not prevent later reloads.
             log.exception("the reload failed")
             problem = str(error) or type(error).__name__
         _write(pid_file, Reloads(number, number, problem))
 
 
 def _write(pid_file: PidFile | None, reloads: Reloads) -> None:
-    """Say in the file how reloads went, if it can be written: a full disk is no reason not to reload."""
+    """Write the outcome of reloads to the pid file. A failure, such as a full disk, is only logged."""
     try:
         if pid_file is not None:
             pid_file.write(reloads)
