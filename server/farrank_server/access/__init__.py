@@ -1,1 +1,1 @@
-"""Who may call: the file of API keys, what each key may use, and how much of it."""
+"""Access control: the file of API keys, the rights of each key, and its rates."""

@@ -1,4 +1,4 @@
-"""What a caller may use, and how much of it: asked by the doors for each call, and by its method."""
+"""Callers and their rights and rates, as the endpoints and the methods check them for each call."""
 
 import math
 from collections.abc import Callable, Collection
@@ -21,15 +21,15 @@ from farrank_server.errors import (
 )
 from farrank_server.metrics import Metrics
 
-# An IPv6 network is one caller: its hosts take addresses of it as they like (RFC 8981).
+# An IPv6 network counts as one caller: its hosts choose their addresses freely in it (RFC 8981).
 IPV6_PREFIX = 64
 
 
 class Caller:
-    """Everybody who shows one key: its name and its rights. Belongs to the event loop.
+    """All calls with one key: its name and its rights. Belongs to the event loop.
 
-    This one is of a server that asks for no key: without a name, and free to use everything. `account` is
-    whose share of a full server its work takes.
+    This class is for a server without keys: it has no name, and may use everything. When the server is full,
+    its work is charged to `account`, which has a share of the room.
     """
 
     name = ""
@@ -41,50 +41,50 @@ class Caller:
         """Count a call. Raises: RateExceeded."""
 
     def spending(self) -> "Spending":
-        """What one call spends of the key's tokens; to be entered around its work."""
+        """Track the tokens that one call spends; to be entered around the call's work."""
         return _FREE
 
     def may_rank(self, ranker: str) -> bool:
-        """Whether it may use a ranker, and be told of it."""
+        """Whether the caller may use a ranker, and may learn of it."""
         return True
 
     def may_search(self, index: str) -> bool:
-        """Whether it may use an index, and be told of it."""
+        """Whether the caller may use an index, and may learn of it."""
         return True
 
     def rankers(self, held: Collection[str]) -> Collection[str]:
-        """Those of the rankers that are held which it may use, in its own order if it has one."""
+        """The loaded rankers that the caller may use, in its own order if it has one."""
         return held
 
     def default_ranker(self, held: Collection[str]) -> str:
-        """The ranker of a call that names none: the first of those that are held.
+        """The ranker of a call that names none: the first loaded one.
 
-        A key that may not use it has the first of its own; empty if it may use none.
+        For a key that may not use that one, it is the first of the key's own; empty if the key may use none.
         """
         return next(iter(held))
 
     def ranker(self, name: str, held: Collection[str], field: str = "options.ranker") -> str:
-        """Find the ranker that is meant by a name of a request; the empty name means the default one.
+        """Return the ranker's name for a name in a request; an empty name means the default ranker.
 
-        Where a key may use some rankers alone, one that it may not use and one that does not exist are told
-        in the same words. Raises: PermissionDenied naming the field and listing those that it may use.
+        If a key may use only some rankers, the errors for a forbidden and for a missing ranker are the same.
+        Raises: PermissionDenied naming the field and listing the rankers that the caller may use.
         """
         return name
 
     def no_ranker(self, field: str, name: str, known: Collection[str]) -> FarrankError:
-        """Say that a name is no ranker's, and which names are known to the caller."""
+        """The error for a name that no ranker has, with the names that the caller may know."""
         return NotFound(f"{field}: no ranker {name[:100]!r} here; known are: {', '.join(known)}")
 
     def index(self, name: str, held: Collection[str], field: str = "index") -> str:
-        """Find the index that is meant by a name of a request; the empty name means the only one.
+        """Return the index's name for a name in a request; an empty name means the only index.
 
-        Raises: as `ranker`; NotFound if the empty name could mean several.
+        Raises: as `ranker`; NotFound if an empty name could mean several indexes.
         """
         return name
 
 
 class KeyHolder(Caller):
-    """Who shows a key of the file."""
+    """The caller with a key of the file."""
 
     def __init__(
         self, name: str, key: KeyConfig, calls: Bucket | None, tokens: Bucket | None, metrics: Metrics
@@ -102,11 +102,11 @@ class KeyHolder(Caller):
             raise self._exceeded("calls_per_s", self.calls, wait_s)
 
     def spending(self) -> "Spending":
-        """What one call spends of the key's tokens."""
+        """Track the tokens that one call spends."""
         return _Counted(self)
 
     def take_tokens(self, amount: int) -> None:
-        """Take what a call is likely to cost. Raises: RateExceeded."""
+        """Take the tokens that a call will probably cost. Raises: RateExceeded."""
         if self.tokens is not None and (wait_s := self.tokens.take(amount)):
             raise self._exceeded("tokens_per_s", self.tokens, wait_s)
 
@@ -119,7 +119,7 @@ class KeyHolder(Caller):
         return self.key.indexes is None or index in self.key.indexes
 
     def rankers(self, held: Collection[str]) -> Collection[str]:
-        """Those of the rankers that are held which the key may use, in the key's order."""
+        """The loaded rankers that the key may use, in the key's order."""
         allowed = self.key.rankers
         return held if allowed is None else [name for name in dict.fromkeys(allowed) if name in held]
 
@@ -129,7 +129,7 @@ class KeyHolder(Caller):
         return default if default in usable else next(iter(usable), "")
 
     def ranker(self, name: str, held: Collection[str], field: str = "options.ranker") -> str:
-        """Find the ranker that is meant by a name of a request.
+        """Return the ranker's name for a name in a request.
 
         Raises: PermissionDenied.
         """
@@ -142,13 +142,13 @@ class KeyHolder(Caller):
         return name
 
     def no_ranker(self, field: str, name: str, known: Collection[str]) -> FarrankError:
-        """Say that a name is none of a ranker that the key may use, whether or not there is one."""
+        """The error for a name that is not one of the key's rankers, whether or not such a ranker exists."""
         if self.key.rankers is None:
             return Caller.no_ranker(self, field, name, known)
         return self._denied(field, "ranker", name, known)
 
     def index(self, name: str, held: Collection[str], field: str = "index") -> str:
-        """Find the index that is meant by a name of a request.
+        """Return the index's name for a name in a request.
 
         Raises: PermissionDenied; NotFound.
         """
@@ -182,25 +182,25 @@ class KeyHolder(Caller):
 
 
 class Spending:
-    """Tokens that one call costs its key: expected before the work begins, known after it.
+    """Tokens that one call costs its key: estimated before the work, known after it.
 
-    This one is of a caller whose tokens nobody counts.
+    This class is for callers whose tokens are not counted.
     """
 
     def expect(self, tokens: Callable[[], int]) -> None:
-        """Take what the call is likely to cost. Raises: RateExceeded."""
+        """Take the tokens that the call will probably cost. Raises: RateExceeded."""
 
     def answered(self, tokens: int) -> None:
-        """Say what it did cost."""
+        """Record the tokens that the call did cost."""
 
     def __enter__(self) -> "Spending":
-        """Begin."""
+        """Return the object itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Settle."""
+        """Give back the tokens of a call that costs nothing."""
 
 
 class _Counted(Spending):
@@ -210,7 +210,7 @@ class _Counted(Spending):
 
     def expect(self, tokens: Callable[[], int]) -> None:
         if self._holder.tokens is not None:
-            # Measuring texts takes time, and only for this.
+            # Only this needs the size of the texts, which takes time to compute.
             expected = tokens()
             self._holder.take_tokens(expected)
             self._taken = expected
@@ -229,9 +229,9 @@ class _Counted(Spending):
 
 
 def _is_free(error: BaseException | None) -> bool:
-    """Whether a call that ended so costs its key nothing: wrong, refused, given up, or failed by the server.
+    """Whether a call with this error costs its key nothing: invalid, refused, or failed by the server.
 
-    For a caller that went away or was late the work was done.
+    A call whose caller disconnected or was late costs its tokens: the work was done.
     """
     if not isinstance(error, FarrankError):
         return isinstance(error, Exception)
@@ -239,7 +239,7 @@ def _is_free(error: BaseException | None) -> bool:
 
 
 class Entry(NamedTuple):
-    """Who comes in, or why not: with a refusal, `caller` is who it would have been, as far as is known."""
+    """The caller, or a refusal; with a refusal, `caller` is the one that was identified, if any."""
 
     caller: Caller
     refusal: FarrankError | None = None
@@ -250,16 +250,16 @@ ANYONE = Caller()
 
 
 def by_address(peer: str) -> Entry:
-    """Let in a caller who shows no key, and is known by its address alone.
+    """Admit a caller without a key, identified by its address.
 
-    `peer` is the other end of the connection as gRPC writes it. Its port is not looked at: who opens more
-    connections is still one caller.
+    `peer` is the other end of the connection as gRPC writes it. The port is ignored, so that a caller with
+    several connections counts once.
     """
     return Entry(Caller(account_of_peer(peer)))
 
 
 def account_of_peer(peer: str) -> Account:
-    """Return the account of a caller that is known by its address alone."""
+    """Return the account of a caller that is identified by its address."""
     kind, _, rest = peer.partition(":")
     return _account_at(kind, rest.rpartition(":")[0])
 

@@ -1,8 +1,8 @@
-"""The file of API keys: digests and rights, read and checked as the configuration is, and changed.
+"""The file of API keys with their digests and rights: reads, checks and changes it.
 
-A key is 256 random bits in URL-safe base64 behind `farrank_`, by which scanners for secrets can find it. The
-file holds its SHA-256. A slow hash protects passwords, which can be guessed; of 2^256 keys nobody guesses
-one, however fast a guess is, and every call has to compute the hash.
+A key is `farrank_` and 256 random bits in URL-safe base64; scanners for secrets recognize the prefix. The
+file holds the key's SHA-256. A slow hash would protect passwords, which can be guessed. A key among 2^256
+cannot be guessed even with a fast hash, and every call has to compute the hash.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ from farrank_server.errors import ConfigError
 PREFIX = "farrank_"
 KEY_BYTES = 32
 
-# Each name is a label of metrics.
+# Limit on the number of keys, since each name is a label of metrics.
 MAX_KEYS = 1000
 
-# The last line of a file. A file that was cut off inside a table would be valid, and its last key would have
-# lost its limits.
+# The last line of a file. A file that was cut off inside a table would still be valid, and its last key would
+# have lost its limits.
 END_MARK = "# end of keys"
 
-# Beyond these a share is nothing, or everything.
+# Outside these bounds a key would get practically nothing, or everything.
 LEAST_WEIGHT, MOST_WEIGHT = 0.01, 100.0
 _NAME = re.compile(rf"(?!{PREFIX})[A-Za-z0-9_-]{{1,64}}")
 _NAMES = f"a name is 1 to 64 letters, digits, _ and -, and does not begin with {PREFIX}"
@@ -48,11 +48,12 @@ def _is_time(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KeyConfig(Checked):
-    """One key: its digest, and what it may do. None allows everything.
+    """One key: its digest, and its rights. None allows everything.
 
-    `rankers` and `indexes` are names; the first of `rankers` is the default one where the server's own is not
-    among them. The rates are those of one server; after a rest, what comes in `burst_s` may be used at once.
-    `expires` is a date, or a time; without an offset it is UTC. A full server is shared by `weight`.
+    `rankers` and `indexes` are names; the first of `rankers` is the key's default if the server's default is
+    not among them. The rates apply to one server; after a pause, the amount of `burst_s` seconds may be used
+    at once. `expires` is a date or a time, in UTC if it has no offset. A full server is shared in proportion
+    to `weight`.
     """
 
     sha256: str
@@ -67,7 +68,7 @@ class KeyConfig(Checked):
     def __post_init__(self) -> None:
         """Check the fields."""
         if len(self.sha256) != 64 or not set(self.sha256) <= set(string.hexdigits):
-            # Without the value: it may be the key itself.
+            # The message leaves out the value, which may be the key itself.
             raise ConfigError(
                 "sha256: must be 64 hexadecimal digits, a key's SHA-256; farrank keys new writes them"
             )
@@ -75,12 +76,12 @@ class KeyConfig(Checked):
 
     @property
     def digest(self) -> bytes:
-        """What the key hashes to."""
+        """The key's SHA-256."""
         return bytes.fromhex(self.sha256)
 
     @property
     def expires_at_s(self) -> float | None:
-        """When the key ends, in Unix time; None if it does not."""
+        """The time at which the key expires, in Unix time; None if it does not."""
         if self.expires is None:
             return None
         at = datetime.fromisoformat(self.expires)
@@ -89,12 +90,12 @@ class KeyConfig(Checked):
 
 @dataclass(frozen=True, slots=True)
 class KeyFile(Checked):
-    """The whole file: keys by their names."""
+    """The whole file: keys by name."""
 
     keys: Mapping[str, KeyConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check what concerns all keys together."""
+        """Check the rules that concern all keys together."""
         problems = [f"keys.{name[:100]!r}: {_NAMES}" for name in self.keys if not _NAME.fullmatch(name)]
         if len(self.keys) > MAX_KEYS:
             problems.append(f"keys: are {len(self.keys)}; at most {MAX_KEYS} are allowed")
@@ -107,7 +108,7 @@ class KeyFile(Checked):
 
 
 def read_keys(path: Path, text: str | None = None) -> Mapping[str, KeyConfig]:
-    """Read and check a file, or `text` that it is about to hold.
+    """Read and check a file, or check `text`, which the file is about to hold.
 
     Raises: ConfigError with every problem: the field, what is wrong and the file; also if the file holds no
     key, or does not end with `END_MARK`.
@@ -124,21 +125,21 @@ def read_keys(path: Path, text: str | None = None) -> Mapping[str, KeyConfig]:
             raise ConfigError("keys: there are none; at least one is needed, which farrank keys new makes")
         return keys
     except ConfigError as error:
-        # What concerns several keys does not know where it came from.
+        # A problem of several keys does not name the file yet.
         named = (each if str(path) in each else f"{each} ({path})" for each in error.problems)
         raise ConfigError(*named) from None
 
 
 def digest_of(key: str) -> bytes:
-    """What a key hashes to, whatever was sent in its place."""
+    """The SHA-256 of a key; any text that a caller sends as one is valid here."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 def add_key(path: Path, name: str, rights: Mapping[str, object]) -> str:
-    """Make a key, add it to a file (which is made if there is none), and return it: it is kept nowhere.
+    """Create a key, add it to a file (which is created if needed), and return it. It is stored nowhere else.
 
-    `rights` are fields of `KeyConfig` but the digest; None leaves one out.
-    Raises: ConfigError if the file or what is added is wrong; OSError if it cannot be written.
+    `rights` are fields of `KeyConfig` except the digest; None leaves a field out.
+    Raises: ConfigError if the file or the new entry is invalid; OSError if the file cannot be written.
     """
     key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
     lines = [f"[keys.{name}]", f'sha256 = "{digest_of(key).hex()}"']
@@ -153,9 +154,9 @@ def add_key(path: Path, name: str, rights: Mapping[str, object]) -> str:
 
 
 def revoke_key(path: Path, name: str) -> None:
-    """Take a key out of a file; comments and all other keys stay.
+    """Remove a key from a file; comments and all other keys stay.
 
-    Raises: ConfigError if it is not there, or stands where it cannot be cut out; OSError.
+    Raises: ConfigError if there is no such key, or it is not a table that can be cut out; OSError.
     """
     with _changing(path) as text:
         before = read_keys(path)
@@ -200,10 +201,10 @@ def _toml(value: object) -> str:
 
 @contextlib.contextmanager
 def _changing(path: Path) -> Iterator[list[str]]:
-    """Hand out the text of a file without its end mark, and put what became of it in its place.
+    """Yield the text of a file in a list, without its end mark, and write the changed text back.
 
-    The file is checked before it is written, and replaced in one step. A lock on its folder keeps other
-    changes out meanwhile.
+    The new text is checked before it is written, and the file is replaced in one step. A lock on the folder
+    keeps out other changes meanwhile.
     """
     if path.suffix != ".toml":
         raise ConfigError(f"{path}: farrank keys writes files that end in .toml")

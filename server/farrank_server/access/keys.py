@@ -1,4 +1,4 @@
-"""Who is calling? The keys of the file as a server holds them, and others in their place when it changes."""
+"""Identifies callers by the keys of the file, and reloads the keys when the file changes."""
 
 import asyncio
 import hashlib
@@ -20,21 +20,21 @@ from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-# Reads a header of a call, or gRPC's metadata, by its name in lower case; None where there is none.
+# Reads a header of a call, or gRPC metadata, by its name in lower case; returns None if there is none.
 Header = Callable[[str], str | None]
 
-# How often the file is looked at. A change is noticed within this, and at once with SIGHUP.
+# Interval at which the file is checked for a change. SIGHUP reloads it at once.
 WATCH_S = 2.0
 
-# Longer than any key: nobody needs to hash more.
+# Only this many characters of a sent key are hashed; every real key is shorter.
 _MAX_SHOWN = 1000
 
 
 class Keys:
-    """The keys of a file. `enter` is asked for each call; belongs to the event loop.
+    """The keys of a file. `enter` is called for each call. Belongs to the event loop.
 
-    `held` says which `rankers` and `indexes` there are: the log names what a key lists beside them. `now_s`
-    is Unix time, `clock_s` a clock that never goes back. Raises: ConfigError, as `read_keys`.
+    `held` has the names of the loaded `rankers` and `indexes`: the log warns of other names that a key lists.
+    `now_s` is Unix time, `clock_s` a clock that never goes back. Raises: ConfigError, as `read_keys`.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Keys:
         self._holders: dict[bytes, KeyHolder] = {}
         self._seen = state_of(path)
         self._replace(read_keys(path))
-        # A read that began earlier must not replace the keys of one that began later.
+        # A read that began earlier must not replace the keys of a later one.
         self._reloading = asyncio.Lock()
 
     def enter(self, header: Header) -> Entry:
-        """Find out who is calling, and count the call against the key's rate."""
+        """Identify the caller, and count the call against the key's rate."""
         entry = self.identify(header)
         if entry.refusal is not None:
             return entry
@@ -67,7 +67,7 @@ class Keys:
         return entry
 
     def identify(self, header: Header) -> Entry:
-        """Find out who is calling; nothing is counted."""
+        """Identify the caller without counting a call."""
         key = _shown_key(header)
         if not key:
             told = "a key is needed: send it as x-api-key, or as authorization: Bearer KEY"
@@ -82,12 +82,12 @@ class Keys:
         return Entry(holder)
 
     async def reload(self) -> None:
-        """Read the file again, on a thread; calls in flight end with the rights that they began with.
+        """Read the file again, on a thread. Calls in flight keep the rights with which they began.
 
-        Raises: ConfigError; the keys stay as they are then.
+        Raises: ConfigError; the keys then stay unchanged.
         """
         async with self._reloading:
-            # A file that changes while it is read differs from this state, and is read once more.
+            # A file that changes while it is read differs from this state, so `watch` reads it again.
             self._seen = await asyncio.to_thread(state_of, self._path)
             try:
                 keys = await asyncio.to_thread(read_keys, self._path)
@@ -100,18 +100,18 @@ class Keys:
         log.info("the keys are read anew: there are %d", len(keys))
 
     async def watch(self) -> NoReturn:
-        """Reload whenever the file changes."""
+        """Reload when the file changes, until cancelled."""
         while True:
             await asyncio.sleep(WATCH_S)
-            # A disk may be slow.
+            # On a thread, since a disk may be slow.
             if await asyncio.to_thread(state_of, self._path) != self._seen:
                 try:
                     await self.reload()
                 except ConfigError:
-                    # It is logged and counted.
+                    # `reload` has logged and counted it.
                     pass
                 except Exception as error:
-                    # The watch goes on: without it no key could be revoked any more.
+                    # The watch must continue: without it no key could be revoked any more.
                     self._metrics.key_reloads.labels("failed").inc()
                     log.error("the keys stay as they are: %s", without_words(error))
 
@@ -128,7 +128,7 @@ class Keys:
             self._metrics.show_key(holder.name, holder.ends_at_s)
 
     def _holder(self, name: str, key: KeyConfig, old: KeyHolder | None) -> KeyHolder:
-        """Make a key's holder; what it has used of a rate that stays as it was is not forgotten."""
+        """Create a key's holder. It keeps the used amount of a rate that has not changed."""
         calls, tokens = self._bucket(key.calls_per_s, key), self._bucket(key.tokens_per_s, key)
         if old is not None and old.key.burst_s == key.burst_s:
             calls = old.calls if old.key.calls_per_s == key.calls_per_s else calls
@@ -139,15 +139,16 @@ class Keys:
         return None if per_s is None else Bucket(per_s, key.burst_s, clock_s=self._clock_s)
 
     def _place(self, digest: bytes) -> bytes:
-        """Where a digest stands in the table.
+        """The key of a digest in the table.
 
-        Under a secret of this process, so that how long a look-up takes says nothing about any digest.
+        It is hashed with a secret of this process, so that the time of a look-up reveals nothing about any
+        digest.
         """
         return hashlib.blake2b(digest, key=self._secret, digest_size=16).digest()
 
 
 def _shown_key(header: Header) -> str | None:
-    """The key that a call shows. `x-api-key` wins: `authorization` may be another's on the way."""
+    """The key that a call sends. `x-api-key` wins: a proxy may use `authorization` for itself."""
     if key := header("x-api-key"):
         return key.strip()
     scheme, _, rest = (header("authorization") or "").strip().partition(" ")

@@ -1,11 +1,11 @@
-"""How much a key may use in a time: token buckets, one for calls and one for the tokens that they cost."""
+"""Rate limits of a key: token buckets, one for calls and one for the tokens that they cost."""
 
 import time
 from collections.abc import Callable
 
 
 class Bucket:
-    """Fills with `per_s` a second and holds as much as comes in `burst_s`, but no less than 1.
+    """Fills at `per_s` a second and holds the amount of `burst_s` seconds, but at least 1.
 
     Belongs to one thread. `clock_s` is a clock that never goes back.
     """
@@ -20,21 +20,21 @@ class Bucket:
         self._filled_at_s = clock_s()
 
     def take(self, amount: float) -> float:
-        """Take an amount and return 0, or take nothing and return in how many seconds to ask again.
+        """Take an amount and return 0, or take nothing and return the seconds after which to ask again.
 
-        What is more than the bucket ever holds is taken of a full one, which then owes the rest: otherwise
-        it could never be had.
+        An amount above the bucket's size is taken from a full bucket, which then owes the rest: otherwise it
+        could never be taken.
         """
         self._fill()
         needed = min(amount, self._holds)
-        # Who comes back when told to is not sent away for a rounding.
+        # The tolerance admits a caller that comes back exactly at the announced time.
         if self._level < needed * (1 - 1e-9):
             return (needed - self._level) / self.per_s
         self._level -= amount
         return 0.0
 
     def give_back(self, amount: float) -> None:
-        """Correct what was taken: it was so much less, or more if the amount is below 0."""
+        """Correct an earlier `take`: it took this much too much, or too little if the amount is below 0."""
         self._fill()
         self._level = min(self._holds, self._level + amount)
 

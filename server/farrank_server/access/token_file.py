@@ -1,4 +1,4 @@
-"""A token in a file, for what a program of the operator's own asks: the metrics."""
+"""A token in a file, with which the operator's own programs read the metrics."""
 
 import hashlib
 import hmac
@@ -9,14 +9,14 @@ from farrank_server.errors import ConfigError
 
 MOST_CHARACTERS = 4096
 
-# Shorter ones can be guessed.
+# A shorter token could be guessed.
 LEAST_CHARACTERS = 16
 
 
 def read_token(path: Path) -> str:
-    """Read a token: one word, which stands in a file alone.
+    """Read a token: the only word in its file.
 
-    Raises: ConfigError naming the key and the file, without what it holds.
+    Raises: ConfigError naming the configuration key and the file, but not the file's content.
     """
     try:
         with path.open(encoding="ascii") as file:
@@ -33,7 +33,7 @@ def read_token(path: Path) -> str:
 
 
 class TokenFile:
-    """Knows who shows the token. It is read anew each time; what cannot be read leaves it as it was.
+    """Checks the token. The file is read on each check; if it cannot be read, the last token stays valid.
 
     Raises: ConfigError, as `read_token`.
     """
@@ -43,12 +43,12 @@ class TokenFile:
         self._token = read_token(path)
 
     def is_shown_by(self, authorization: str | None) -> bool:
-        """Whether a header, `authorization: Bearer TOKEN`, shows it."""
-        # What cannot be read is a file that is being replaced, mostly; at the start it would have been told.
+        """Whether a header `authorization: Bearer TOKEN` has the token."""
+        # An unreadable file is mostly one that is being replaced; a wrong one was reported at the start.
         with suppress(ConfigError):
             self._token = read_token(self._path)
         scheme, _, shown = (authorization or "").strip().partition(" ")
-        # As digests: a comparison of texts would take longer for longer ones.
+        # Digests have one length: the time to compare texts would depend on their length.
         return scheme.lower() == "bearer" and hmac.compare_digest(
             _digest(shown.strip()), _digest(self._token)
         )

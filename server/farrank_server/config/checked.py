@@ -1,4 +1,4 @@
-"""Dataclasses of settings that check their values when they are made, all of them."""
+"""Dataclasses of settings that check all their values when they are created."""
 
 from collections.abc import Callable
 from dataclasses import field, fields
@@ -10,9 +10,9 @@ Value = TypeVar("Value")
 
 
 def must(default: Value, holds: Callable[[Any], bool], allowed: str, **schema: float) -> Value:
-    """Declare a field and what its value must be; None, where the type has it, is always allowed.
+    """Declare a field and the rule for its value; None is always allowed if the type has it.
 
-    `schema` says of it what keywords of JSON Schema can say.
+    `schema` holds the part of the rule that keywords of JSON Schema can express.
     """
     declared: Value = field(default=default, metadata={"holds": holds, "allowed": allowed, "schema": schema})
     return declared
@@ -35,15 +35,15 @@ def between(least: float, most: float, default: Value) -> Value:
 
 
 class Checked:
-    """A dataclass whose fields are checked, all of them, when it is made.
+    """A dataclass that checks all its fields when it is created.
 
-    Raises: ConfigError with a problem for each field, which begins with its name.
+    Raises: ConfigError with one problem for each wrong field, which begins with the field's name.
     """
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        """Hold every field to what it must be."""
+        """Check every field against its rule."""
         problems = []
         for each in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
             value = getattr(self, each.name)

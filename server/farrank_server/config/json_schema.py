@@ -1,9 +1,9 @@
-"""The configuration as a JSON Schema, by which other tools find a wrong key or type before a server does.
+"""The configuration as a JSON Schema, with which other tools find a wrong key or type before a server does.
 
-It takes what `sources` takes of a file but for numbers and truths that are written as texts. What no keyword
-can say, such as that two ports differ, the server alone knows.
+It accepts the same files as `sources`, except numbers and booleans written as texts. Only the server checks
+rules that no keyword can express, such as that two ports differ.
 
-Source: JSON Schema draft 7, which every Helm reads.
+Source: JSON Schema draft 7, which every version of Helm reads.
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ def _value(kind: Any) -> Schema:
 
 
 def _index() -> Schema:
-    """An index has the options of the kind that it names; kinds of other packages may have any."""
+    """The schema of an index: it has the options of its kind; a kind of another package may have any."""
     by_kind: list[Schema] = []
     for name in KINDS:
         named = {"properties": {"kind": {"const": name}}, "required": ["kind"]}

@@ -1,6 +1,7 @@
-"""What a server is told at its start, as one frozen tree.
+"""The configuration of a server as one frozen tree.
 
-Every value is checked when its dataclass is made, so a tree that exists is valid. `sources` reads it from a
+Every value is checked when its dataclass is created, so a tree that exists is valid. `sources` reads it from
+a
 file, the environment and flags.
 """
 
@@ -17,7 +18,7 @@ from farrank_server.config.checked import Checked, above_0, at_least, between, m
 
 DEFAULT_KIND = "bm25"
 
-# Bounds of the histograms of time: 1 ms to 10 s, three steps a decade doubled where latency objectives lie.
+# Bounds of the time histograms: 1 ms to 10 s, three a decade, and twice as many where latency objectives lie.
 MILLISECONDS = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 200, 350, 500, 750, 1e3, 1.5e3, 2e3, 3.5e3, 5e3, 1e4)
 SECONDS = tuple(each / 1000 for each in MILLISECONDS)
 
@@ -30,7 +31,7 @@ def _is_origin(text: str) -> bool:
 def _is_collector(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        # Reading the port is what finds one that is none.
+        # Reading `port` raises ValueError for an invalid port.
         named = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
     except ValueError:
         return False
@@ -40,9 +41,9 @@ def _is_collector(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexConfig(Checked):
-    """What the options of every kind have; each kind adds its own in a frozen dataclass of its own.
+    """The options that every kind of index has; each kind adds its own in another frozen dataclass.
 
-    Fields may be of the types that this file has; `farrank_server.config.checked` declares limits. An entry
+    Fields may have the types that this file uses; `farrank_server.config.checked` declares limits. An entry
     of the configuration has the options of the kind that it names.
     """
 
@@ -51,15 +52,15 @@ class IndexConfig(Checked):
 
 @dataclass(frozen=True, slots=True)
 class FirstStageConfig(Checked):
-    """Where candidates come from when a caller brings none: indexes by name, each with its kind's options.
+    """The sources of candidates for calls without documents: indexes by name, with the options of their kind.
 
-    `default_k` is how many candidates are reranked where the caller does not say; None: 20 on a CPU, which
-    scores about that many long documents within the default deadline, 100 on an accelerator. `max_searches`
-    bounds the searches that run or wait at once, `max_query_terms` the distinct terms of one (by default
-    Lucene's own bound). A search process that says nothing for `hang_after_s`, or whose threads are all busy
-    for six times as long without one of them ending a search, is started anew. `verify_stores`: what is kept
-    beside an index is read whole at the start, and every file compared with its digest; otherwise sizes alone
-    are.
+    `default_k` is the number of candidates to rerank if the caller gives none; None means 20 on a CPU, which
+    scores about as many long documents within the default deadline, and 100 on an accelerator. `max_searches`
+    limits the searches that run or wait at once, `max_query_terms` the distinct terms of one (by default
+    Lucene's own limit). A search process is restarted if it is silent for `hang_after_s`, or if all its
+    threads are busy for six times as long and none finishes a search. With `verify_stores`, the data stored
+    with an index is read whole at the start, and every file is compared with its digest; otherwise only sizes
+    are compared.
     """
 
     indexes: Mapping[str, IndexConfig] = field(default_factory=dict)
@@ -74,15 +75,15 @@ class FirstStageConfig(Checked):
 
 @dataclass(frozen=True, slots=True)
 class RankerConfig(Checked):
-    """One ranker to load: where from, what runs it, what to change of its spec (None: as the source says).
+    """One ranker to load: its source, its runtime, and changes to its spec (None: as the source says).
 
-    A hub name is looked up in the local cache only, unless `download` is set. `runtime` auto and `precision`
-    None take the fastest of what the artifact holds. `export_file` names the one of a published model's
-    graphs to serve, by its path in the model's folder (onnx/model_O3.onnx). `packing` is torch's: inputs end
-    to end, or padded to the longest; auto packs where a GPU has a fused kernel for it and the backbone a
-    packed form. `instruction` is what a language model that answers is told to find;
-    `query_prefix` and `document_prefix` stand before a cross-encoder's query and a bi-encoder's texts in
-    place of what the folder says; `truncate_dim` keeps so many dimensions of a bi-encoder's vectors.
+    A hub name is looked up only in the local cache, unless `download` is set. `runtime` auto and `precision`
+    None choose the fastest that the artifact holds. `export_file` chooses one of a published model's graphs
+    by its path in the model's folder (onnx/model_O3.onnx). `packing` is for torch: inputs end to end, or
+    padded to the longest; auto packs if a GPU has a fused kernel for it and the backbone has a packed form.
+    `instruction` is the task in the prompt of a generative language model. `query_prefix` and
+    `document_prefix` precede a cross-encoder's query and a bi-encoder's texts, and replace those of the
+    folder; `truncate_dim` is the number of dimensions to keep of a bi-encoder's vectors.
     """
 
     source: str = must("embedded", bool, "a folder, a hub name, 'embedded' or 'embedded:NAME'")
@@ -103,7 +104,7 @@ class RankerConfig(Checked):
 
     @property
     def overrides(self) -> Overrides:
-        """What opening the ranker is to change of its spec, and whether it may be fetched."""
+        """The changes to the ranker's spec, and whether the ranker may be downloaded."""
         return Overrides(
             family=self.family,
             max_query_tokens=self.max_query_tokens,
@@ -120,11 +121,12 @@ class RankerConfig(Checked):
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig(Checked):
-    """The device that this replica owns. None: chosen from what the machine has.
+    """The device of this replica. None: chosen from the machine's devices.
 
-    With `compile` torch compiles, at the start, what packed rankers do between one attention and the next. It
-    is off because its gain has not been measured yet. A step on the device has hung when it takes longer
-    than `hang_after_s` and 20 times longer than it should: the device is then brought back on another thread.
+    With `compile`, torch compiles at the start the operations of packed rankers between two attentions. It is
+    off because its gain has not been measured yet. A step on the device counts as hung if it takes longer
+    than `hang_after_s` and 20 times longer than expected: the server then recovers the device on another
+    thread.
     """
 
     name: str | None = None
@@ -137,7 +139,7 @@ class DeviceConfig(Checked):
 class BatchingConfig(Checked):
     """How the inputs of all requests share the device. None: chosen for the device.
 
-    `max_batch_tokens` bounds the padded positions of one batch, `max_padding_ratio` the padded over the real
+    `max_batch_tokens` limits the padded positions of one batch, `max_padding_ratio` their ratio to the real
     ones. Lengths are grouped among the oldest `window_batches` x `max_batch_tokens` queued tokens.
     """
 
@@ -148,13 +150,14 @@ class BatchingConfig(Checked):
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig(Checked):
-    """What one request may hold, and what the server holds at once.
+    """Limits of one request, and of the server's load.
 
-    `max_held_characters` bounds the texts of all calls in flight, however little of them is read. A call is
-    admitted while the backlog and the call itself need at most `deadline_margin` of the time to its deadline;
-    a call without a deadline gets `default_timeout_s`. `max_unread_bytes` bounds what is answered and has not
-    been read yet. `max_receiving_bytes` bounds the requests that are being received or wait to be admitted. A
-    request may take 10 s to arrive, and the time of its bytes at `min_receiving_bytes_per_s`.
+    `max_held_characters` limits the texts of all calls in flight, including parts that are not read. A call
+    is admitted if the backlog and the call itself need at most `deadline_margin` of the time to its deadline;
+    a call without a deadline gets `default_timeout_s`. `max_unread_bytes` limits the answers that callers
+    have not read yet. `max_receiving_bytes` limits the requests that are being received or wait for
+    admission. A request may take
+    10 s to arrive, plus the time for its bytes at `min_receiving_bytes_per_s`.
     """
 
     max_documents: int = at_least(1, 1000)
@@ -173,7 +176,7 @@ class LimitsConfig(Checked):
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig(Checked):
-    """Certificates of the listening socket; with `client_ca` callers must show one, too (mTLS)."""
+    """Certificates of the listening sockets; with `client_ca`, callers must present one, too (mTLS)."""
 
     certificate: Path
     private_key: Path
@@ -182,12 +185,12 @@ class TlsConfig(Checked):
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig(Checked):
-    """The HTTP door, at `listen.host` and with `listen.tls`. Port 0 takes a free one, None serves no HTTP.
+    """The HTTP endpoint, at `listen.host` and with `listen.tls`. Port 0 takes a free one; None: no HTTP.
 
-    `models` are the names of models that clients of other rerankers send without being told to, each with the
-    ranker that answers; `*` stands for any characters. The empty name is the default ranker's. Pages of
-    `cors_origins` (`https://search.example`, or `*` for all) may ask from a browser. `page` serves the door's
-    own page at `/`.
+    `models` maps model names that clients of other rerankers send by default to the ranker that answers; `*`
+    stands for any characters. An empty ranker name means the default ranker. Pages of `cors_origins`
+    (`https://search.example`, or `*` for all) may call from a browser. `page` serves the endpoint's own page
+    at `/`.
     """
 
     port: int | None = between(0, 65535, None)
@@ -204,10 +207,10 @@ class HttpConfig(Checked):
 class ListenConfig(Checked):
     """Where the server listens. Port 0 takes a free one; metrics_port None serves no metrics.
 
-    `keys` is the file of the API keys that callers must show (`farrank keys`); None lets everybody call.
-    `metrics_token_file` holds the token that who reads the metrics must show; None lets everybody read them.
-    After `max_connection_age_s` a gRPC connection takes no new calls, an HTTP connection ends with its next
-    answer, and the caller connects anew, perhaps to a replica that has come since; None lets it live.
+    `keys` is the file of the API keys that callers must send (`farrank keys`); None lets everyone call.
+    `metrics_token_file` holds the token that readers of the metrics must send; None lets everyone read them.
+    After `max_connection_age_s` a gRPC connection takes no new calls, and an HTTP connection ends with its
+    next answer. The caller then connects again, perhaps to a newer replica. None sets no limit.
     """
 
     host: str = "127.0.0.1"
@@ -223,9 +226,9 @@ class ListenConfig(Checked):
 
 @dataclass(frozen=True, slots=True)
 class LoggingConfig(Checked):
-    """What the log tells, on standard error: in lines for people, or as a JSON object each.
+    """The log on standard error: as lines for people, or as JSON objects.
 
-    Each call that did not end well has a line, and of those that did, a share: `ok_sample` of 1.
+    Each call that fails has a line; of the calls that succeed, the share `ok_sample` (0 to 1) has one.
     """
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -235,9 +238,9 @@ class LoggingConfig(Checked):
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveConfig(Checked):
-    """What dashboards and alerts hold latency to: a `share` of the calls that rerank ends within `latency_s`.
+    """The latency objective of dashboards and alerts: a `share` of reranking calls ends within `latency_s`.
 
-    The server does nothing else with it. SIGHUP reads it anew. `latency_s` is a bound of the histogram.
+    The server only publishes it. SIGHUP reads it again. `latency_s` is a bound of the histogram.
     """
 
     latency_s: float = must(
@@ -248,10 +251,10 @@ class ObjectiveConfig(Checked):
 
 @dataclass(frozen=True, slots=True)
 class TracingConfig(Checked):
-    """Where traces of calls go: to the OTLP collector at `endpoint`, over HTTP; None traces nothing.
+    """Traces of calls are sent to the OTLP collector at `endpoint`, over HTTP; None traces nothing.
 
-    `sample_ratio` of 1 are traced. A caller that brings a trace has decided for its calls, too; without
-    `follow_callers`, of those that are to be traced only `sample_ratio` are.
+    The share `sample_ratio` (0 to 1) of calls is traced. A caller that sends a trace has decided for its
+    calls; without `follow_callers`, only the share `sample_ratio` of the calls that it samples is traced.
     """
 
     endpoint: str | None = must(
@@ -262,7 +265,7 @@ class TracingConfig(Checked):
 
     @property
     def url(self) -> str | None:
-        """Where spans are sent to."""
+        """The URL to which spans are sent."""
         if self.endpoint is None or urlsplit(self.endpoint).path.strip("/"):
             return self.endpoint
         return f"{self.endpoint.rstrip('/')}/v1/traces"
@@ -289,5 +292,5 @@ class ServerConfig(Checked):
 
     @property
     def default_ranker(self) -> str:
-        """The name of the ranker that answers a call which names none."""
+        """The name of the ranker for calls that name none."""
         return next(iter(self.rankers))

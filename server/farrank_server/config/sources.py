@@ -1,7 +1,7 @@
-"""Read the configuration from a file, the environment and flags; later ones override earlier ones.
+"""Reads the configuration from a file, the environment and flags; later sources override earlier ones.
 
-Every source becomes a list of settings (a path of keys, a value, where it came from). The tree is then
-built by the type hints of its dataclasses, so a key that is added there can be set everywhere at once.
+Every source becomes a list of settings (a path of keys, a value, its origin). The tree is then built by the
+type hints of its dataclasses, so a key that is added there can be set in all sources at once.
 """
 
 import json
@@ -25,7 +25,7 @@ Tree = TypeVar("Tree")
 # Stands for every name of a mapping, in a flag that sets all of them.
 EVERY = "*"
 
-# What a file may hold. An alias of YAML can stand for its like many times over, or for itself.
+# Limits of a file. A YAML alias can repeat a part many times, or contain itself.
 MAX_FILE_BYTES = 2**20
 MAX_VALUES = 100_000
 MAX_DEPTH = 20
@@ -37,23 +37,23 @@ _SEPARATOR = "__"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value and where it came from: `path` is what is left to walk, `source` names a file or flag."""
+    """One value and its origin: `path` is the part that is left to walk, `source` names a file or flag."""
 
     path: tuple[str, ...]
     value: object
     source: str
 
     def under(self) -> "Setting":
-        """The same setting as seen from one level further down."""
+        """The same setting relative to the next level down."""
         return Setting(self.path[1:], self.value, self.source)
 
 
 def from_file(path: Path, text: str | None = None) -> list[Setting]:
-    """Read a file by its ending: .toml, .yaml or .yml; `text` is read as what it is about to hold.
+    """Read a file by its extension: .toml, .yaml or .yml; `text` replaces the file's content.
 
-    Raises: ConfigError, one line, if the file cannot be read or parsed or ends otherwise.
+    Raises: ConfigError, one line, if the file cannot be read or parsed or has another extension.
     """
-    # Imported here: without a file, as in `farrank serve --help`, no extra is needed.
+    # Imported here, so that uses without a file, such as `farrank serve --help`, need no extra.
     import yaml
 
     if path.suffix not in (".toml", ".yaml", ".yml"):
@@ -61,7 +61,7 @@ def from_file(path: Path, text: str | None = None) -> list[Setting]:
     if text is None:
         text = text_of(path)
     try:
-        # An empty file sets nothing, which is allowed.
+        # An empty file is allowed and sets nothing.
         tree = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text) or {}
         problem = _too_much(tree)
     except RecursionError:
@@ -72,7 +72,7 @@ def from_file(path: Path, text: str | None = None) -> list[Setting]:
     except (
         yaml.YAMLError,
         ValueError,
-    ) as error:  # both parsers let through what is no date or too long an int
+    ) as error:  # both parsers let ValueError through, for an invalid date or an integer that is too long
         problem = " ".join(str(error).split())
     if problem:
         raise ConfigError(f"{path}: {problem}")
@@ -95,7 +95,7 @@ def text_of(path: Path) -> str:
 
 
 def _too_much(tree: object) -> str:
-    """Say which bound a file goes beyond; nothing if none."""
+    """Name the limit that a file exceeds; empty if none."""
     level, values = [tree], 0
     for _ in range(MAX_DEPTH):
         below = (each for node in level for each in _below_node(node))
@@ -135,16 +135,17 @@ def from_environment(tree: type[Any], variables: Mapping[str, str]) -> list[Sett
 
 
 def _is_ours(key: str, top: Sequence[str]) -> bool:
-    # Kubernetes puts FARRANK_PORT and FARRANK_SERVICE_HOST into every container beside a service called
-    # farrank, so a variable counts only where its name has two underscores or comes near a key of ours.
+    # Kubernetes sets FARRANK_PORT and FARRANK_SERVICE_HOST in every container next to a service named
+    # farrank, so a variable counts only if its name has two underscores or is close to a key of the
+    # configuration.
     begins_like_ours = any(key.startswith(f"{each}_") for each in top)
     return _SEPARATOR in key or begins_like_ours or bool(get_close_matches(key, top, cutoff=0.8))
 
 
 def build(tree: type[Tree], settings: Iterable[Setting]) -> Tree:
-    """Make the tree out of its defaults and the settings, later ones winning.
+    """Build the tree from its defaults and the settings; later settings win.
 
-    Raises: ConfigError with every problem there is: the key, what is wrong with it and where it came from.
+    Raises: ConfigError with every problem: the key, the problem and its source.
     """
     builder = _Builder(tree)
     built: Tree = builder.branch(tree, list(settings), (), MISSING)
@@ -153,19 +154,19 @@ def build(tree: type[Tree], settings: Iterable[Setting]) -> Tree:
     return built
 
 
-# Stands for what has a problem, where MISSING stands for a default that there is not.
+# Stands for a value with a problem; MISSING stands for a default that does not exist.
 _BROKEN: Any = object()
 
 
 class _Builder:
-    """Builds one tree, and goes on after a problem, so that all of them are found at once."""
+    """Builds one tree, and continues after a problem, so that all are found at once."""
 
     def __init__(self, root: type[Any]) -> None:
         self._root = root
         self.problems: list[str] = []
 
     def branch(self, kind: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
-        """Build a dataclass or a mapping; `standing` is what it is where nothing is set."""
+        """Build a dataclass or a mapping; `standing` is its value if nothing is set."""
         for each in settings:
             if not each.path and each.value != {}:
                 key = ".".join(path) or "the configuration"
@@ -176,7 +177,7 @@ class _Builder:
     def _mapping(self, kind: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
         known = {} if standing is MISSING else standing
         keys = dict.fromkeys(each.path[0] for each in settings if each.path)
-        # Naming an entry replaces the entries that stand by default; setting every entry keeps them.
+        # Naming an entry replaces the default entries; setting every entry keeps them.
         values = {}
         for name in [key for key in keys if key != EVERY] or (list(known) if keys else []):
             mine = _below(settings, name, EVERY)
@@ -232,7 +233,7 @@ class _Builder:
     def _value(self, hint: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
         kind, may_be_none = optional_of(hint)
         if is_dataclass(kind) or get_origin(kind) is Mapping:
-            # None takes back what was set before it.
+            # None discards the settings before it.
             last_none = max((at for at, each in enumerate(settings) if _sets_none(each)), default=-1)
             if may_be_none and last_none == len(settings) - 1:
                 return None
@@ -240,7 +241,7 @@ class _Builder:
             built = self.branch(kind, settings[last_none + 1 :], path, start)
         else:
             built = self._leaf(kind, may_be_none, settings, path)
-        # What stands lets the parent go on, and find its other problems.
+        # The existing value is kept, so that the parent's check continues and finds its other problems.
         return standing if built is _BROKEN and standing is not MISSING else built
 
     def _leaf(self, kind: Any, may_be_none: bool, settings: list[Setting], path: tuple[str, ...]) -> Any:
@@ -282,9 +283,9 @@ _TRUTH = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false
 
 
 def _converted(kind: Any, value: object) -> Any:
-    """Turn a value into its field's type: a file brings numbers as such, variables and flags bring strings.
+    """Convert a value to its field's type: files have typed values, variables and flags have strings.
 
-    Raises: ValueError or OverflowError if it is not of that type.
+    Raises: ValueError or OverflowError if the value is not of that type.
     """
     if get_origin(kind) is Literal and value in get_args(kind):
         return value
@@ -292,7 +293,7 @@ def _converted(kind: Any, value: object) -> Any:
         truth = _TRUTH.get(value.lower()) if isinstance(value, str) else value
         if isinstance(truth, bool):
             return truth
-    # To Python a bool is an int; to someone who wrote `port: yes` it is not.
+    # In Python a bool is an int, but `port: yes` is an error.
     if kind in (int, float) and isinstance(value, (str, int, kind)) and not isinstance(value, bool):
         number = kind(value)
         if kind is int or math.isfinite(number):
@@ -313,7 +314,7 @@ def _converted(kind: Any, value: object) -> Any:
 
 
 def optional_of(hint: Any) -> tuple[Any, bool]:
-    """Split the hint `X | None` into X and True; any other stays, with False."""
+    """Split the hint `X | None` into X and True; return any other hint with False."""
     if get_origin(hint) in (Union, UnionType):
         (kind,) = (each for each in get_args(hint) if each is not NoneType)
         return kind, True
@@ -325,11 +326,11 @@ def _sets_none(setting: Setting) -> bool:
 
 
 def _unknown_key(level: Sequence[str], wrong: Setting, siblings: Sequence[str], root: type) -> str:
-    """Describe a key under `level` that does not exist, and name the nearest one that does."""
+    """Describe a key under `level` that does not exist, and suggest the nearest one that does."""
     key = ".".join((*level, *wrong.path))
     known = list(_keys(root, ()))
     one_underscore_too_few = [each for each in known if each.replace(".", "_") == key]
-    # Below 0.7 the nearest key is often about something else: max_chunks is no max_document_tokens.
+    # Below 0.7 the nearest key is often unrelated: max_chunks does not mean max_document_tokens.
     misspelled = [
         ".".join((*level, each, *wrong.path[1:]))
         for each in get_close_matches(wrong.path[0], siblings, n=1, cutoff=0.7)
@@ -360,7 +361,7 @@ def _keys(hint: Any, path: tuple[str, ...]) -> Iterator[str]:
 
 
 def to_yaml(tree: object, settings: Sequence[Setting]) -> str:
-    """Write a built tree as YAML that `from_file` reads back; a comment says where each value came from."""
+    """Write a built tree as YAML that `from_file` reads back; a comment names the source of each value."""
     return "\n".join(_yaml_lines(tree, (), settings)) + "\n"
 
 
@@ -372,7 +373,7 @@ def _yaml_lines(node: Any, path: tuple[str, ...], settings: Sequence[Setting]) -
             yield f"{indent}{key if key.isidentifier() else json.dumps(key)}:"
             yield from _yaml_lines(value, place, settings)
         else:
-            # JSON is YAML; a path is text in it.
+            # JSON is valid YAML, and a path becomes a text in it.
             yield f"{indent}{key}: {json.dumps(value, default=str)}  # {_source_of(place, settings)}"
 
 
