@@ -22,7 +22,7 @@ class Rm3Config(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Bm25Config(IndexConfig):
-    """BM25 with Anserini's defaults, and RM3 where its settings stand there."""
+    """BM25 with Anserini's defaults, and RM3 if it has settings."""
 
     path: Path
     k1: float = at_least(0, 0.9)
@@ -32,7 +32,7 @@ class Bm25Config(IndexConfig):
 
 @dataclass(frozen=True, slots=True)
 class Bm25Rm3Config(Bm25Config):
-    """The same with RM3 unless it is taken out."""
+    """The same with RM3, unless `rm3` is set to None."""
 
     kind: str = field(default="rm3", kw_only=True)
     rm3: Rm3Config | None = field(default_factory=Rm3Config)
@@ -40,9 +40,9 @@ class Bm25Rm3Config(Bm25Config):
 
 @dataclass(frozen=True, slots=True)
 class Doc2QueryConfig(IndexConfig):
-    """BM25 over texts together with the expansions that the collection brought.
+    """BM25 over each document's text and the expansions that the collection has for it.
 
-    Documents without any are searched by their text alone.
+    Documents without expansions are searched by their text only.
     """
 
     kind: str = field(default="doc2query", kw_only=True)
@@ -52,7 +52,7 @@ class Doc2QueryConfig(IndexConfig):
 
 
 def _ranking(config: Bm25Config) -> str:
-    """Name how an index ranks and with which parameters."""
+    """Name an index's way to rank and its parameters."""
     ranking = f"bm25(k1={config.k1:g},b={config.b:g})"
     if config.rm3 is None:
         return ranking

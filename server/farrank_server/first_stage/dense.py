@@ -1,4 +1,4 @@
-"""Vectors: documents whose chunks lie nearest to the query's vector."""
+"""Vectors: finds documents whose chunks lie nearest to the query's vector."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -15,19 +15,19 @@ from farrank_server.first_stage.lucene_fields import NO_VECTORS, VECTORS
 from farrank_server.first_stage.lucene_stage import LuceneStage, check_lucene
 from farrank_server.stores.index_manifest import read_manifest
 
-# What is encoded at the start, to see how wide vectors are.
+# A query that is encoded at the start, to find the width of its vector.
 _TRIAL_QUERY, _TRIAL_S = "a query", 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class DenseConfig(IndexConfig):
-    """An index of chunk vectors, and the bi-encoder that makes the queries' vectors.
+    """An index of chunk vectors, and the bi-encoder for the queries' vectors.
 
-    A document's score is the highest inner product of its chunks' vectors with the query's: their cosine
-    where the bi-encoder makes unit vectors. `encoder` is the name of a ranker of this server, the one that
-    made the index's vectors. An index of at most `exact_below` chunks is scanned; in a larger one Lucene's
-    HNSW graph is searched for the best `ef_search` chunks, or as many as k documents have in the mean, if
-    those are more.
+    A document's score is the highest inner product of its chunks' vectors with the query's. This is the
+    cosine if the bi-encoder makes unit vectors. `encoder` is the name of a ranker of this server, the same
+    that made the index's vectors. An index of at most `exact_below` chunks is scanned. In a larger one,
+    Lucene's HNSW graph is searched for the best `ef_search` chunks, or for the mean number of chunks of k
+    documents if that is more.
     """
 
     kind: str = field(default="dense", kw_only=True)
@@ -44,14 +44,15 @@ class DenseStage(LuceneStage):
         ranks = {"by": "dense", "ef_search": config.ef_search, "exact_below": config.exact_below}
         parameters = f"encoder={config.encoder},ef={config.ef_search},exact_below={config.exact_below}"
         super().__init__(around, config.kind, config.path, ranks, f"dense({parameters})")
-        # Not all that is around: that leads to all stages, and none would go before Python collects cycles.
+        # Keep only the parts that are needed: `around` leads to all stages, which would form a reference
+        # cycle.
         self._config, self._encoder_named = config, around.encoder
         self._encoder: QueryEncoder | None = None
 
     async def start(self) -> None:
-        """Wait until the bi-encoder is loaded, and hold it against the index's vectors.
+        """Wait until the bi-encoder is loaded, and check it against the index's vectors.
 
-        Raises: ConfigError if it is none, or not the one that made them.
+        Raises: ConfigError if the ranker is not a bi-encoder, or did not make these vectors.
         """
         await super().start()
         key, name = f"{self._key}.encoder", self._config.encoder
@@ -83,7 +84,7 @@ def _check(key: str, config: DenseConfig, configured: Configured) -> Iterator[st
     yield from check_lucene(key, config.path)
     if any(config.path.glob("segments_*")) and not any((config.path / VECTORS).glob("segments_*")):
         yield f"{key}.path: {config.path}: {NO_VECTORS}"
-    # A member of an ensemble is NAME/MEMBER.
+    # A member of an ensemble is named NAME/MEMBER.
     if configured.rankers is not None and config.encoder.partition("/")[0] not in configured.rankers:
         known = ", ".join(configured.rankers)
         yield f"{key}.encoder: no ranker {config.encoder!r} is configured; known are: {known}"

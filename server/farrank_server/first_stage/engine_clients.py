@@ -1,7 +1,7 @@
-"""The clients of the two search engines behind one way to ask, and their failures as one set of errors.
+"""The clients of the two search engines behind one interface, with one set of errors.
 
-Neither client tries again by itself: whoever waits knows how much time is left. Both leave a host aside for a
-while after it did not answer, and go on with the others.
+Neither client retries by itself: only the caller knows how much time is left. Both avoid a host for a while
+after it did not answer, and continue with the others.
 """
 
 import logging
@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-# How long OpenSearch's client first leaves a failed host aside; Elasticsearch's begins with a second.
+# How long OpenSearch's client first avoids a failed host; Elasticsearch's begins with one second.
 _ASIDE_S = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where an engine is and how it is spoken to. `headers` hold the credentials.
+    """The hosts of an engine and the way to connect to them. `headers` hold the credentials.
 
-    At most `connections` are open to each host, and a host that says nothing for `host_timeout_s` has failed.
+    At most `connections` are open to each host. A host that is silent for `host_timeout_s` counts as failed.
     """
 
     hosts: Sequence[str]
@@ -29,11 +29,11 @@ class Access:
 
 
 class EngineError(Exception):
-    """The engine gave no answer that can be used."""
+    """The engine gave no usable answer."""
 
 
 class Refused(EngineError):
-    """It answered with an HTTP status that is no success; `error` is what it said of it, mostly a tree."""
+    """The engine answered with an HTTP error status; `error` is the answer's content, mostly a JSON tree."""
 
     def __init__(self, status: int, error: object) -> None:
         super().__init__(f"HTTP status {status}: {_kind_of(error)}")
@@ -42,20 +42,20 @@ class Refused(EngineError):
 
     @property
     def said(self) -> str:
-        """All of its texts, one after the other."""
+        """All texts of the error, joined by spaces."""
         return " ".join(texts_in(self.error))
 
     @property
     def reasons(self) -> str:
-        """Its reasons, each once and not too many; a caller's query may be among them."""
+        """The reasons in the error, each once, up to 300 characters. They may contain the caller's query."""
         reasons = dict.fromkeys(_reasons_in(self.error))
         return "; ".join(reasons)[:300] if reasons else _one_line(self.said)
 
 
 class Unreachable(EngineError):
-    """No connection, one that broke, an answer that broke off, or one that is none of an engine's.
+    """No connection, a broken connection, an incomplete answer, or one that is not from a search engine.
 
-    `lasting` says that another try would meet the same: a wrong certificate, another product.
+    `lasting` means that a retry would fail in the same way: a wrong certificate, another product.
     """
 
     def __init__(self, why: str, *, lasting: bool = False) -> None:
@@ -64,21 +64,21 @@ class Unreachable(EngineError):
 
 
 class Silent(EngineError):
-    """A host said nothing for as long as hosts get."""
+    """A host sent nothing within its time limit."""
 
     def __init__(self, access: Access) -> None:
         super().__init__(f"it said nothing for {access.host_timeout_s:g} s")
 
 
 class EngineClient(Protocol):
-    """Asks an engine over HTTP, on the event loop that made it."""
+    """Sends requests to an engine over HTTP, on the event loop that created the client."""
 
     async def request(
         self, method: str, path: str, params: Mapping[str, str], body: object | None = None
     ) -> Any:
-        """Ask one of the hosts; return what it answered, read from JSON.
+        """Send a request to one of the hosts; return its answer, read from JSON.
 
-        A caller that is cancelled closes its connection, at which engines end the search.
+        If the caller is cancelled, its connection is closed, and the engine then ends the search.
         Raises: Refused, Unreachable, Silent.
         """
         ...
@@ -89,12 +89,12 @@ class EngineClient(Protocol):
 
 
 class OpenSearchClient:
-    """Speaks with OpenSearch, and with whatever else answers as it does."""
+    """A client for OpenSearch, and for any product with the same API."""
 
     def __init__(self, access: Access) -> None:
         import opensearchpy
 
-        # It would write each failure with a traceback; who asks writes what became of it.
+        # The library would log each failure with a traceback; the caller logs the outcome.
         logging.getLogger("opensearch").setLevel(logging.CRITICAL)
         self._access = access
         self._errors = opensearchpy.exceptions
@@ -105,7 +105,7 @@ class OpenSearchClient:
             timeout=access.host_timeout_s,
             pool_maxsize=access.connections,
             max_retries=0,
-            # With no retries left these only decide which hosts are left aside.
+            # Without retries these settings only decide which hosts are avoided.
             retry_on_timeout=True,
             dead_timeout=_ASIDE_S,
         )
@@ -116,7 +116,7 @@ class OpenSearchClient:
         """As `EngineClient`."""
         errors = self._errors
         try:
-            # The library's own annotation of `body`, bytes, is not what it takes: it writes the JSON itself.
+            # The library annotates `body` as bytes, but takes an object and writes the JSON itself.
             ask: Callable[..., Any] = self._client.transport.perform_request
             return await ask(method, path, params=dict(params), body=body)
         except errors.ConnectionTimeout:
@@ -131,14 +131,14 @@ class OpenSearchClient:
 
     async def close(self) -> None:
         """As `EngineClient`."""
-        # The library closes those alone that are not left aside.
+        # The library closes only connections to hosts that are not avoided.
         for each in getattr(self._client.transport.connection_pool, "orig_connections", ()):
             await each.close()
         await self._client.close()
 
 
 class ElasticsearchClient:
-    """Speaks with Elasticsearch; its library refuses other products, and so does this."""
+    """A client for Elasticsearch; its library refuses other products."""
 
     def __init__(self, access: Access) -> None:
         import elastic_transport
@@ -173,7 +173,7 @@ class ElasticsearchClient:
             raise Silent(self._access) from None
         except transport.ConnectionError as error:
             lasting = isinstance(error, transport.TlsError)
-            # Its text as a whole leaves the reason out once the library has looked for other hosts.
+            # The whole text lacks the reason once the library has looked for other hosts.
             raise Unreachable(_one_line(error.message), lasting=lasting) from None
         except transport.SerializationError as error:
             raise Unreachable(f"its answer is no JSON: {_one_line(error)}") from None
@@ -199,12 +199,12 @@ def _error_in(body: object) -> object:
 
 
 def _kind_of(error: object) -> str:
-    """Name an error without its reason, which may hold a caller's query."""
+    """Name an error without its reason, which may contain the caller's query."""
     return str(error.get("type", "no type")) if isinstance(error, Mapping) else "no error of an engine"
 
 
 def texts_in(tree: object) -> Iterator[str]:
-    """Walk through the texts of a tree that was read from JSON; its keys are none."""
+    """Yield the texts of a tree that was read from JSON; its keys are not texts."""
     if isinstance(tree, str):
         yield tree
     elif isinstance(tree, (dict, list)):
@@ -213,7 +213,7 @@ def texts_in(tree: object) -> Iterator[str]:
 
 
 def _reasons_in(tree: object) -> Iterator[str]:
-    """Walk through the reasons of an error and of its causes; that all shards failed is none."""
+    """Yield the reasons of an error and of its causes, except the general "all shards failed"."""
     reason = tree.get("reason") if isinstance(tree, dict) else None
     if isinstance(reason, str) and reason != "all shards failed":
         yield reason

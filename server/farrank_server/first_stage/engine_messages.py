@@ -1,4 +1,4 @@
-"""What is sent to a search engine, and what its answers and errors mean here."""
+"""The requests to a search engine, and the meaning of its answers and errors."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,11 +22,11 @@ QUERY, K = "{{query}}", "{{k}}"
 
 _OURS = ("size", "from", "_source", "timeout", "track_total_hits", "sort", "post_filter")
 
-# An engine that refuses a search has a full queue; one that is down mostly loses a node and finds another.
+# An engine that refuses a search has a full queue; an unavailable one mostly loses a node and finds another.
 _FULL_HINT_MS = 1000
 _DOWN_HINT_MS = 2000
 
-# What both engines say of a search that took longer than its `timeout`, each with another status
+# Both engines' words for a search that took longer than its `timeout`, each with another status
 # (Elasticsearch with 429, as if it were full).
 _TOO_LATE = ("time exceeded", "search_timeout_exception")
 _TOO_MANY_TERMS = ("too_many_clauses", "too_many_nested_clauses", "maxclausecount")
@@ -34,13 +34,12 @@ _TOO_MANY_CANDIDATES = ("result window is too large",)
 
 
 class QueryBody:
-    """The body of a search: `match` on the text field, or what a JSON file says.
+    """The body of a search: `match` on the text field, or the content of a JSON file.
 
-    In the file every text that holds `{{query}}` gets the query in its place, and every value that is
-    `"{{k}}"` becomes the number of candidates. The query goes into a tree that is parsed already, so that
-    nothing in it can be anything but text.
+    In the file, `{{query}}` in any text is replaced by the query, and every value `"{{k}}"` by the number of
+    candidates. The query is put into the parsed tree, so it can only be text there.
 
-    `origin` is the key of the configuration that it comes from.
+    `origin` is the configuration key of the body.
     Raises: ConfigError if the file cannot be used.
     """
 
@@ -52,12 +51,12 @@ class QueryBody:
     def filled(
         self, query: str, k: int, timeout_s: float, *, among: Sequence[str] | None = None
     ) -> dict[str, Any]:
-        """Make the body of one search, in the whole index or `among` documents, scored as in the whole."""
+        """Build the body of one search, in the whole index or `among` documents, with the same scores."""
         body: dict[str, Any] = _filled(self._tree, query, k)
         if among is not None:
             only = {"ids": {"values": [*among]}}
             if self.origin == "body":
-                # Not every query of a body may stand below another one.
+                # Not every query of a body may be nested in another one.
                 body["post_filter"] = only
             else:
                 body["query"] = {"bool": {"must": body["query"], "filter": only}}
@@ -98,10 +97,10 @@ def _filled(node: Any, query: str, k: int) -> Any:
 def candidates_in(answer: Any, fields: Sequence[str]) -> list[Candidate]:
     """Read the answer to a search: best first, equal scores in the order of doc_id.
 
-    A document's text is what its `_source` holds in `fields`, one after the other with a line feed between.
-    A field that a document does not have is empty in it.
-    Raises: DeadlineExceeded if the engine gave up in time, Unavailable if a part of the index did not answer
-    or the answer is none to a search.
+    A document's text is the content of `fields` in its `_source`, joined by line feeds. A field that a
+    document does not have is skipped.
+    Raises: DeadlineExceeded if the engine stopped at the timeout; Unavailable if a part of the index did not
+    answer, or the answer is not one to a search.
     """
     try:
         if answer["timed_out"]:
@@ -118,12 +117,12 @@ def candidates_in(answer: Any, fields: Sequence[str]) -> list[Candidate]:
 
 
 def text_of(source: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """Join what a document holds in `fields`, without those that it does not have."""
+    """Join the content of a document's `fields`, without those that it does not have."""
     return "\n".join(text for field in fields for text in texts_in(_value(source, field)))
 
 
 def _value(source: Any, field: str) -> Any:
-    """Find a field by its name or, as engines name what lies deeper, its names with dots between."""
+    """Find a field by its name, or by its path with dots, as engines name nested fields."""
     if not isinstance(source, Mapping):
         return None
     if field in source:
@@ -133,9 +132,9 @@ def _value(source: Any, field: str) -> Any:
 
 
 def error_of(failure: EngineError) -> FarrankError:
-    """Say to a caller what an engine's failure means to a search.
+    """Translate an engine's failure into an error for the caller.
 
-    A 400 is taken for the query's fault: the rest of the body was tried at the start.
+    A 400 counts as the query's fault: the rest of the body was tried at the start.
     """
     if not isinstance(failure, Refused):
         return down(str(failure))
@@ -161,12 +160,12 @@ def error_of(failure: EngineError) -> FarrankError:
 
 
 def too_late() -> DeadlineExceeded:
-    """The search did not end in the time that its caller had left."""
+    """The error for a search that did not end within its caller's time."""
     return DeadlineExceeded("the search engine did not end in time", dropped_at=DroppedAt.FIRST_STAGE)
 
 
 def down(why: str) -> Unavailable:
-    """The engine cannot be asked now."""
+    """The error for an engine that cannot be reached now."""
     return Unavailable(
         f"the search engine does not answer: {why}",
         reason=Reason.FIRST_STAGE_DOWN,
@@ -177,7 +176,7 @@ def down(why: str) -> Unavailable:
 def ranking_in(settings: Any, mappings: Any, field: str) -> str:
     """Name how an index scores `match` on a field, e.g. `bm25(k1=1.2,b=0.75)`, from its settings and mapping.
 
-    Several indexes behind one name that score differently are all named.
+    If several indexes behind one name score differently, all ways are named.
     """
     named = dict.fromkeys(
         _similarity(settings.get(index, {}).get("settings", {}), _mapped(mapping, field))
@@ -187,10 +186,10 @@ def ranking_in(settings: Any, mappings: Any, field: str) -> str:
 
 
 def _mapped(mapping: Any, field: str) -> Mapping[str, Any]:
-    """Find how a field is mapped, in the answer of `_mapping`."""
+    """Find a field's mapping in the answer of `_mapping`."""
     below: Any = mapping.get("mappings", {})
     for name in field.split("."):
-        # A field below another is a property of it, or one of its `fields`.
+        # A nested field is one of its parent's `properties` or `fields`.
         below = (below.get("properties", {}) | below.get("fields", {})).get(name, {})
     return below if isinstance(below, Mapping) else {}
 

@@ -1,4 +1,4 @@
-"""Several first stages as one: each finds or scores candidates, and one ranking is made of what they say."""
+"""Several first stages as one: each finds or scores candidates, and their results become one ranking."""
 
 import asyncio
 import time
@@ -18,24 +18,24 @@ Answer = TypeVar("Answer")
 Method = Literal["rrf", "linear", "mean"]
 Scale = Literal["raw", "min_max"]
 
-# What one first stage says of a query's documents, by doc_id.
+# One first stage's scores of a query's documents, by doc_id.
 Scores = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class FusionConfig(IndexConfig):
-    """Several indexes of the same documents, searched at once, and their rankings made one.
+    """Several indexes of the same documents, searched at once, with their rankings fused into one.
 
-    `of` names them. Each brings its best `depth` documents, or as many as are asked for if those are more. By
-    `rrf` a document's score is the sum of 1 / (`rrf_k` + its rank) over the indexes (Cormack et al., SIGIR
-    2009); by `linear` that of its scores there, each times its weight (`weights`, in the order of `of`; equal
-    ones where none stand); by `mean` their mean. `scores` says on which scale these are: `raw`, as they are
-    (the papers' fusion of BM25 and cosine), or `min_max`, where the lowest of an index becomes 0 and the
-    highest 1, query by query. For a document that it has not found an index adds 0 by `rrf`, and otherwise
-    the lowest score of what it has found.
+    `of` names them. Each contributes its best `depth` documents, or as many as are requested if those are
+    more. With `rrf` a document's score is the sum of 1 / (`rrf_k` + its rank) over the indexes (Cormack et
+    al., SIGIR 2009). With `linear` it is the weighted sum of its scores there (`weights`, in the order of
+    `of`; equal by default), and with `mean` their mean. `scores` is the scale of these: `raw`, unchanged (as
+    papers fuse BM25 and cosine), or `min_max`, where for each query an index's lowest score becomes 0 and its
+    highest 1. For a document that an index has not found, it adds 0 with `rrf`, and otherwise the lowest
+    score among its results.
 
-    With `candidates` only that one of `of` is searched, and the others score what it found: where they would
-    not find a document it adds 0 by `rrf`, and scores 0 otherwise.
+    With `candidates`, only that index of `of` is searched, and the others score its results. For a document
+    that an index would not find, it adds 0 with `rrf`, and counts a score of 0 otherwise.
     """
 
     kind: str = field(default="fusion", kw_only=True)
@@ -53,7 +53,7 @@ class FusionConfig(IndexConfig):
     candidates: str | None = None
 
     def __post_init__(self) -> None:
-        """Hold the settings against each other, too."""
+        """Check the settings also against each other."""
         IndexConfig.__post_init__(self)
         problems = []
         if self.weights is not None and self.method != "linear":
@@ -72,13 +72,13 @@ class FusionConfig(IndexConfig):
 
     @property
     def weight_of(self) -> Mapping[str, float]:
-        """How much each index's scores count."""
+        """The weight of each index's scores."""
         equal = [1.0 if self.method == "rrf" else 1 / len(self.of)] * len(self.of)
         return dict(zip(self.of, self.weights or equal, strict=True))
 
 
 class FusionStage(FirstStage):
-    """The indexes of one `FusionConfig`. Documents are told apart by their doc_id alone."""
+    """The indexes of one `FusionConfig`. Documents with one doc_id count as one document."""
 
     def __init__(self, config: FusionConfig, around: Surroundings) -> None:
         self._config, self._name = config, around.name
@@ -90,14 +90,14 @@ class FusionStage(FirstStage):
         if self._stage is None:
             return
         self._members = {name: self._stage(name) for name in self._config.of}
-        # It leads to all stages, this one too: none would go before Python collects cycles.
+        # The function leads to all stages, including this one: keeping it would form a reference cycle.
         self._stage = None
 
     async def stop(self) -> None:
         """Do nothing: the members are stopped like any other index."""
 
     def describe(self) -> IndexDescription:
-        """Say what the members hold together: as many documents as the largest of them."""
+        """Describe the members together: with as many documents as the largest has."""
         described = [member.describe() for member in self._members.values()]
         largest = max(described, key=lambda each: each.documents)
         return IndexDescription(
@@ -114,7 +114,7 @@ class FusionStage(FirstStage):
     ) -> list[Candidate]:
         """Return at most `k` candidates, best first, equal scores in the order of doc_id.
 
-        Texts are read of the first member that found a document, once for all.
+        The text of each document is read from the first member that found it, after fusion.
         """
         until_s = time.monotonic() + timeout_s
         scores, places = await self._found(query, max(k, self._config.depth), until_s, account)
@@ -140,7 +140,7 @@ class FusionStage(FirstStage):
     ) -> list[str]:
         """Return the texts of documents that a member found, in the order given.
 
-        Raises: Gone for what no member has; as the members' methods.
+        Raises: Gone for documents that no member has; the errors of the members' methods.
         """
         until_s = time.monotonic() + timeout_s
         read: dict[str, str] = {}
@@ -163,14 +163,14 @@ class FusionStage(FirstStage):
 
     @property
     def stores(self) -> DocumentStores | None:
-        """What is kept beside the first member that has anything."""
+        """The data stored with the first member that has any."""
         home = self._home
         return None if home is None else home.stores
 
     async def locate(
         self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
     ) -> list[int | None]:
-        """Return the places of documents beside the member whose stores are used."""
+        """Return the places of documents in the member whose stores are used."""
         home = self._home
         if home is None or not doc_ids:
             return [None] * len(doc_ids)
@@ -183,7 +183,7 @@ class FusionStage(FirstStage):
     async def scores(
         self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
     ) -> Mapping[str, float]:
-        """Score these documents as `search` would, had it gone `depth` deep; others are left out."""
+        """Score these documents as `search` would at depth `depth`; others are left out."""
         if not doc_ids:
             return {}
         until_s = time.monotonic() + timeout_s
@@ -194,9 +194,9 @@ class FusionStage(FirstStage):
     async def _found(
         self, query: str, depth: int, until_s: float, account: Account
     ) -> tuple[dict[str, Scores], dict[str, int | None]]:
-        """Ask every member: the scores of what it finds, or of what the one of `candidates` found.
+        """Ask every member for the scores of its results, or of the results of the `candidates` member.
 
-        With them come the places of what was found beside the stores that are used.
+        Also return the places of results in the member whose stores are used.
         """
         places: dict[str, int | None] = {}
         home = self._home
@@ -218,7 +218,7 @@ class FusionStage(FirstStage):
                 return found
             left_s = until_s - time.monotonic()
             its = await self._members[name].scores(query, [*found], left_s, account=account)
-            # By rank, what is not found adds nothing anyway.
+            # With ranks, a missing document adds nothing anyway.
             missing = {} if self._config.method == "rrf" else dict.fromkeys(found, 0.0)
             return {**missing, **its}
 
@@ -226,7 +226,7 @@ class FusionStage(FirstStage):
         return dict(zip(self._config.of, scores, strict=True)), places
 
     async def _texts_of(self, finder: Mapping[str, str], until_s: float, account: Account) -> dict[str, str]:
-        """Read each text where its document was found."""
+        """Read each text from the member that found its document."""
 
         async def read(name: str) -> list[tuple[str, str]]:
             its = [doc_id for doc_id, finding in finder.items() if finding == name]
@@ -239,7 +239,7 @@ class FusionStage(FirstStage):
 
 
 async def together(asked: Iterable[Awaitable[Answer]]) -> list[Answer]:
-    """Wait for all answers; the first to fail ends the others."""
+    """Wait for all answers; the first failure cancels the others."""
     tasks = [asyncio.ensure_future(each) for each in asked]
     try:
         return list(await asyncio.gather(*tasks))
@@ -250,7 +250,7 @@ async def together(asked: Iterable[Awaitable[Answer]]) -> list[Answer]:
 
 
 def fuse(config: FusionConfig, scores: Mapping[str, Scores]) -> dict[str, float]:
-    """Make one score of those that each index gave; by index and doc_id in, by doc_id out."""
+    """Fuse the scores of all indexes into one score per document."""
     parts = {name: _part(config, its) for name, its in scores.items()}
     found = dict.fromkeys(doc_id for its in scores.values() for doc_id in its)
     weight_of = config.weight_of
@@ -261,7 +261,7 @@ def fuse(config: FusionConfig, scores: Mapping[str, Scores]) -> dict[str, float]
 
 
 def _part(config: FusionConfig, scores: Scores) -> tuple[Scores, float]:
-    """Say what an index adds for each document that it found, and for one that it has not."""
+    """Return what an index adds for each of its documents, and what it adds for any other document."""
     if config.method == "rrf":
         return reciprocal_ranks(scores, config.rrf_k), 0.0
     if config.scores == "min_max":
@@ -276,7 +276,7 @@ def reciprocal_ranks(scores: Scores, rrf_k: int) -> dict[str, float]:
 
 
 def min_max(scores: Scores) -> Scores:
-    """Let the lowest score be 0 and the highest 1; where all are equal they are 1."""
+    """Scale scores so that the lowest is 0 and the highest 1; if all are equal, they become 1."""
     low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
     if low == high:
         return dict.fromkeys(scores, 1.0)
@@ -284,7 +284,7 @@ def min_max(scores: Scores) -> Scores:
 
 
 def _ranking(config: FusionConfig) -> str:
-    """Name how the members' rankings become one, and with which parameters."""
+    """Name the way to fuse and its parameters."""
     settings = {"k": config.rrf_k} if config.method == "rrf" else {"scores": config.scores or "raw"}
     named = [f"{name}={value}" for name, value in settings.items()]
     if config.method == "linear":
@@ -295,7 +295,7 @@ def _ranking(config: FusionConfig) -> str:
 
 
 def _check(key: str, config: FusionConfig, configured: Configured) -> Iterator[str]:
-    """Find names of no index, and fusions of themselves."""
+    """Find unknown names, and fusions that contain themselves."""
     for name in config.of:
         if name not in configured.indexes:
             known = ", ".join(configured.indexes)
@@ -305,7 +305,7 @@ def _check(key: str, config: FusionConfig, configured: Configured) -> Iterator[s
 
 
 def _way_back(config: FusionConfig, configured: Configured) -> list[str]:
-    """Follow the members of members; say through which of them a fusion holds itself."""
+    """Search the members of members for the fusion itself; return the path to it, or an empty list."""
     ways = [[name] for name in config.of]
     seen = set()
     while ways:

@@ -1,7 +1,7 @@
-"""Whether Java's heap stays full: then every search fails, and only another process helps.
+"""Detects that Java's heap stays full: then every search fails, and only a new process helps.
 
-A search that needs more than there is gives back what it took, and fails alone, however often it comes. So
-what counts is not how many searches fail, but what is left in use when none runs.
+A search that needs too much memory gives it back and fails alone, however often it is repeated. So the number
+of failed searches does not matter, but the memory in use while no search runs.
 """
 
 import contextlib
@@ -11,31 +11,32 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-# Of what was free when the indexes had been opened. Lucene's cache of queries takes a twentieth.
+# Share of the memory that was free when the indexes had been opened. Lucene's query cache takes a twentieth.
 FULL_SHARE = 0.25
 
-# To look means to hold searches back and to collect: a caller of too large ones must not keep others waiting.
+# A look holds searches back and collects garbage. The interval keeps repeated large searches from delaying
+# others.
 LOOK_EVERY_S = 10.0
 
-# After so long, running searches are waited for no more; the next one that fails has another look taken.
+# After this time, a look no longer waits for running searches; the next failed search starts another look.
 LONGEST_WAIT_S = 5.0
 
 
 class Heap(NamedTuple):
-    """Bytes in use, and how many may be. Both are functions; the first collects what nobody needs."""
+    """The bytes in use, and their limit, as functions. `in_use` first collects garbage."""
 
     in_use: Callable[[], int]
     most: Callable[[], int]
 
 
 def java_heap() -> Heap:
-    """The heap of the JVM in this process, which must run."""
+    """The heap of the JVM that runs in this process."""
     from jnius import autoclass
 
     system, runtime = autoclass("java.lang.System"), autoclass("java.lang.Runtime").getRuntime()
 
     def in_use() -> int:
-        gc.collect()  # what Python refers to in circles holds Java's objects
+        gc.collect()  # reference cycles of Python may hold Java objects
         system.gc()
         return int(runtime.totalMemory()) - int(runtime.freeMemory())
 
@@ -43,7 +44,7 @@ def java_heap() -> Heap:
 
 
 class HeapWatch:
-    """Knows which searches run; made when the indexes are open and none does."""
+    """Counts running searches and checks the heap. Create it when the indexes are open and no search runs."""
 
     def __init__(self, heap: Heap) -> None:
         self._heap = heap
@@ -56,7 +57,7 @@ class HeapWatch:
 
     @contextlib.contextmanager
     def search(self) -> Iterator[None]:
-        """Run a search in this block; it begins once nobody looks."""
+        """Run a search in this block; it begins when no look is in progress."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_looking)
             self._running += 1
@@ -68,9 +69,9 @@ class HeapWatch:
                 self._changed.notify_all()
 
     def look(self) -> str | None:
-        """Say how full the heap stays, None if it does not. Called outside of `search`, when one ran out.
+        """Return how full the heap stays, or None if it does not. Call it outside `search`, after a failure.
 
-        Also None where another look was taken lately, or searches run on and on.
+        It also returns None if there was a look recently, or if searches do not stop running.
         """
         with self._changed:
             if self._is_looking or time.monotonic() - self._looked_s < LOOK_EVERY_S:

@@ -1,4 +1,4 @@
-"""Learned weights of tokens: what a model gave each token of a document, times what the query gives it."""
+"""Learned token weights: a document's score sums the products of its token weights and the query's."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 UNIT = "unit"
 
-# Weights become whole numbers as in Anserini's indexes of SPLADE's: 5, the largest that was met, becomes 256.
+# Weights become integers as in Anserini's SPLADE indexes: 5, the largest weight seen, becomes 256.
 LARGEST_WEIGHT, LEVELS = 5, 256
 
 
 @dataclass(frozen=True, slots=True)
 class ImpactConfig(IndexConfig):
-    """An index of impacts, the weights of tokens that its collection brought.
+    """An index of impacts, the token weights of its collection.
 
-    `query` says what gives a query's tokens their weights: `unit`, 1 each, is SPLADE-doc's and takes only a
-    `tokenizer`: that of the documents' model, a folder with its tokenizer.json or the source of a ranker that
-    has the same (`embedded` has that of bert-base-uncased). Otherwise it is a masked language model, a folder
-    or a hub name in the local cache, that weighs all tokens of its vocabulary as SPLADE does.
+    `query` is the source of a query's token weights. `unit` gives 1 to each, as in SPLADE-doc, and needs only
+    a `tokenizer`, that of the documents' model: a folder with its tokenizer.json, or the source of a ranker
+    with the same tokenizer (`embedded` has that of bert-base-uncased). Any other value is a masked language
+    model, a folder or a hub name in the local cache, that weighs all tokens of its vocabulary as SPLADE does.
     """
 
     kind: str = field(default="impact", kw_only=True)
@@ -40,7 +40,7 @@ class ImpactConfig(IndexConfig):
     tokenizer: str | None = None
 
     def __post_init__(self) -> None:
-        """Hold the settings against each other, too."""
+        """Check the settings also against each other."""
         IndexConfig.__post_init__(self)
         if self.query == UNIT and not self.tokenizer:
             raise ConfigError(
@@ -51,7 +51,7 @@ class ImpactConfig(IndexConfig):
 
 
 class UnitWeights:
-    """Weighs each token of a query 1, however often it stands there.
+    """Weighs each token of a query 1, however often it occurs.
 
     Source: Formal et al., "SPLADE v2", 2021, SPLADE-doc.
     """
@@ -84,7 +84,7 @@ class MaskedLanguageModel:
         self._model, found = transformers.AutoModelForMaskedLM.from_pretrained(
             folder,
             config=transformers_config(read_json(folder / "config.json")),
-            dtype=torch.float32,  # else transformers 5 takes the file's
+            dtype=torch.float32,  # otherwise transformers 5 takes the file's
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
@@ -96,7 +96,7 @@ class MaskedLanguageModel:
         self._most_tokens = getattr(self._model.config, "max_position_embeddings", None)
 
     def weigh(self, query: str) -> Mapping[str, int]:
-        """Weigh the vocabulary for a query; what rounds to 0 is left out.
+        """Weigh the vocabulary for a query; tokens whose weight rounds to 0 are left out.
 
         Raises: InvalidArgument if the model cannot hold the query.
         """
@@ -123,7 +123,7 @@ class MaskedLanguageModel:
 class ImpactStage(LuceneStage):
     """The index of one `ImpactConfig`.
 
-    Queries are weighed on a thread of its own, one after the other, in the fair order of their accounts.
+    Queries are weighed on the stage's own thread, one after the other, in the fair order of their accounts.
     """
 
     def __init__(self, config: ImpactConfig, around: Surroundings) -> None:
@@ -134,7 +134,7 @@ class ImpactStage(LuceneStage):
         self._weights: UnitWeights | MaskedLanguageModel | None = None
 
     async def start(self) -> None:
-        """Load what weighs queries. Raises: ConfigError if it cannot be loaded; as `LuceneStage.start`."""
+        """Load the query weights. Raises: ConfigError if they cannot be loaded; as `LuceneStage.start`."""
         await super().start()
         loop = asyncio.get_running_loop()
         self._weights = await loop.run_in_executor(self._thread, _open_weights, self._key, self._config)
@@ -175,7 +175,7 @@ def _open_tokenizer(source: str) -> "TextTokenizer":
 
 
 def _model_folder(source: str) -> Path:
-    """Find a masked language model. Raises: SourceError if it is none."""
+    """Find a masked language model's folder. Raises: SourceError if the source is not one."""
     from farrank_rankers.errors import SourceError
     from farrank_rankers.files.model_files import locate
     from farrank_rankers.json_values import read_json

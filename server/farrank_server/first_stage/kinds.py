@@ -1,7 +1,7 @@
-"""The kinds of first stages: what a kind is, which ones Farrank has, and where those of others come from.
+"""The kinds of first stages: the definition of a kind, Farrank's own kinds, and kinds of other packages.
 
-A kind is one file with its options, its class and its row, and one line here. Another package brings its own
-by an entry point of the group `farrank.first_stages`: the kind's name = "module:ROW".
+A kind is one file with its options, its class and its row, and one line here. Another package adds its own by
+an entry point of the group `farrank.first_stages`: the kind's name = "module:ROW".
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -37,34 +37,34 @@ ENTRY_POINTS = "farrank.first_stages"
 
 
 class QueryEncoder(Protocol):
-    """A bi-encoder that makes a query's vector."""
+    """A bi-encoder that computes a query's vector."""
 
     @property
     def version(self) -> str:
-        """Its ranker's `encodings_version`."""
+        """The `encodings_version` of its ranker."""
         ...
 
     async def encode(self, query: str, timeout_s: float, account: Account = NOBODY) -> "NDArray[np.float32]":
         """Encode a query for an account. Shapes: -> (H,).
 
-        Raises: InvalidArgument if it holds no token; as the methods of `FirstStage`.
+        Raises: InvalidArgument if the query has no token; as the methods of `FirstStage`.
         """
         ...
 
 
 async def no_encoders(ranker: str) -> QueryEncoder:
-    """Refuse: there is nothing around that has rankers."""
+    """Refuse every name: no rankers are loaded."""
     raise ConfigError(f"no ranker {ranker!r} here: no rankers are loaded")
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an index may need of the server around it.
+    """The parts of the server that an index may need.
 
-    `key` is the configuration's, for errors: `first_stage.indexes.NAME`. `stage` finds another index by its
-    name, once all are opened. `lucene` is the process in which the local ones are searched. `encoder` finds a
-    bi-encoder by the name of its ranker, and waits until it is loaded; it raises ConfigError where there is
-    none.
+    `key` is the index's configuration key, for errors: `first_stage.indexes.NAME`. `stage` finds another
+    index by its name, once all are opened. `lucene` is the process that searches local indexes. `encoder`
+    finds a bi-encoder by the name of its ranker, and waits until it is loaded; it raises ConfigError if there
+    is none.
     """
 
     name: str
@@ -75,30 +75,30 @@ class Surroundings:
 
     @property
     def key(self) -> str:
-        """Where the configuration speaks of the index."""
+        """The index's key in the configuration."""
         return key_of(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What else is configured: all indexes, and the names of the rankers (None: without a server)."""
+    """The rest of the configuration: all indexes, and the names of the rankers (None: without a server)."""
 
     indexes: Mapping[str, IndexConfig]
     rankers: Collection[str] | None = None
 
 
 def no_problems(key: str, config: Any, configured: Configured) -> Iterable[str]:
-    """Find nothing: for kinds of which nothing can be known before their start."""
+    """Find no problem: for kinds that cannot be checked before their start."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind's row. Its module imports nothing heavy: it is read with the configuration.
+    """A kind's row. Its module imports nothing heavy, since it is imported to read the configuration.
 
-    `options` are its settings. `open` makes the first stage of an index, and starts nothing yet. `check` is
-    given the key, the settings and what else is configured; it finds what can be found without starting
-    anything: every problem as a line that begins with the key.
+    `options` is the dataclass of its settings. `open` creates the first stage of an index without starting
+    it. `check` gets the key, the settings and the rest of the configuration. It finds the problems that can
+    be found without starting anything, each as a line that begins with the key.
     """
 
     options: type[IndexConfig]
@@ -107,15 +107,15 @@ class Kind:
 
 
 def key_of(name: str) -> str:
-    """Name an index as the configuration does."""
+    """The configuration key of an index."""
     return f"first_stage.indexes.{name}"
 
 
 @cache
 def kind_named(name: str) -> Kind:
-    """Look a kind up, here and among those of other packages.
+    """Find a kind here or in other packages.
 
-    Raises: ConfigError that lists the known names, or says what is wrong with another package's.
+    Raises: ConfigError that lists the known names, or describes the error in another package's kind.
     """
     offered = entry_points(group=ENTRY_POINTS)
     where = KINDS.get(name) or (offered[name].value if name in offered.names else None)

@@ -1,26 +1,26 @@
-"""The fields of our Lucene indexes, for who writes and who reads them, and Java's classes by name."""
+"""The fields of Farrank's Lucene indexes, for writing and reading, and access to Java's classes."""
 
 from functools import cache
 from typing import Any
 
-# As in Anserini's indexes, so that those can be searched, too.
+# The same names as in Anserini's indexes, so that those can be searched, too.
 ID, CONTENTS = "id", "contents"
 
-# The text with its expansions, where there are any; the tokens with their weights.
+# A document's text with its expansions, if there are any; its tokens with their weights.
 EXPANDED, IMPACTS = "expanded", "impacts"
 
-# The number of a document among all that were ever added, and of a chunk among all chunks.
+# The number of a document among all documents ever added, or of a chunk among all chunks.
 PLACE = "place"
 
-# In an index of chunks, which is beside that of the documents, in this folder of it.
+# The field of a chunk's vector, and the folder within the document index that holds the index of chunks.
 VECTOR, VECTORS = "vector", "vectors"
 
-# What an index without some of them is told.
+# The errors for an index without one of these.
 NO_EXPANSIONS = "the index has no expansions; index it with 'expansions' in its lines"
 NO_IMPACTS = "the index has no impacts; index it with 'impacts' in its lines"
 NO_VECTORS = "the index has no vectors; index it with --encode RANKER, or with 'vector' in its lines"
 
-# Between a token and its weight: no token may hold it.
+# Separates a token from its weight; no token may contain it.
 WEIGHT_MARK = "\x01"
 
 
@@ -33,5 +33,5 @@ def java(name: str) -> Any:
 
 
 def bytes_of(doc_id: str) -> Any:
-    """Make the term of a doc_id. Half a surrogate pair, which cannot be encoded, becomes a question mark."""
+    """The Lucene term of a doc_id. Half a surrogate pair, which has no encoding, becomes a question mark."""
     return java("util.BytesRef")(doc_id.encode(errors="replace"))

@@ -1,7 +1,7 @@
-"""The hits of a Lucene search, brought over from Java all at once.
+"""Copies the hits of a Lucene search from Java all at once.
 
-pyjnius makes a Python object of each hit, of each thing that it was sorted by, and a call for each id: 40 µs
-a hit, more than the search takes. Jackson, which Anserini brings, writes them all as one JSON text.
+pyjnius would create a Python object for each hit and each of its sort values, and call Java for each id: 40
+µs a hit, more than the search takes. Jackson, which comes with Anserini, writes all of them as one JSON text.
 """
 
 from array import array
@@ -15,7 +15,7 @@ from farrank_server.first_stage.lucene_fields import java
 
 
 class Hit(NamedTuple):
-    """A hit: its score, Lucene's number of the document, its id, and its place (-1 without one)."""
+    """A hit: its score, Lucene's number of the document, its id, and its place (-1 if there is none)."""
 
     score: float
     number: int
@@ -24,7 +24,7 @@ class Hit(NamedTuple):
 
 
 class _Bytes(msgspec.Struct):
-    """A `BytesRef`: `length` bytes of an array, from `offset` on."""
+    """A `BytesRef`: `length` bytes of an array, starting at `offset`."""
 
     bytes: bytes
     offset: int
@@ -35,7 +35,7 @@ class _Bytes(msgspec.Struct):
 
 
 class _FieldDoc(msgspec.Struct):
-    """A hit that was sorted by `fields`; its score is no number where none was made."""
+    """A hit that was sorted by `fields`; its score is NaN, written as a text, if none was computed."""
 
     score: float | str
     doc: int
@@ -50,13 +50,13 @@ _decoder = msgspec.json.Decoder(_TopDocs)
 
 
 def read_hits(found: Any) -> Iterator[Hit]:
-    """Read the `TopFieldDocs` of a search that was sorted by score, id and place, or some of these.
+    """Read the `TopFieldDocs` of a search that was sorted by score, id and place, or by some of these.
 
-    The id must be among them, and the place behind it.
+    The id must be among them, and the place after it.
     """
     mapper = _mapper()
     hits = _decoder.decode(mapper.writeValueAsString(found)).hits
-    # As exact as in Java: its shortest decimals are those of 4 bytes.
+    # Round to 4 bytes, so that scores are exactly those of Java: JSON has their shortest decimals.
     scores = array("f", [hit.score if isinstance(hit.score, float | int) else 0.0 for hit in hits])
     for hit, score in zip(hits, scores, strict=True):
         at = next(at for at, each in enumerate(hit.fields) if isinstance(each, _Bytes))
@@ -69,7 +69,7 @@ def read_hits(found: Any) -> Iterator[Hit]:
 
 @cache
 def _mapper() -> Any:
-    """Make what writes public fields, and nothing else: there are neither cycles nor methods with effects."""
+    """Create the mapper, which writes only public fields: these have no cycles, and no methods run."""
     jackson = "com.fasterxml.jackson"
     mapper = java(f"{jackson}.databind.ObjectMapper")()
     kinds = java(f"{jackson}.annotation.PropertyAccessor")
@@ -81,5 +81,5 @@ def _mapper() -> Any:
 
 
 def make_ready() -> None:
-    """Do on one thread what must not be done on two at once."""
+    """Initialize on one thread what two threads must not initialize at once."""
     _mapper()

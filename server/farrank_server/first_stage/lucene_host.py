@@ -1,4 +1,4 @@
-"""The process that searches all Lucene indexes, which is kept running."""
+"""Runs the process that searches all Lucene indexes, and restarts it when it ends."""
 
 import asyncio
 import contextlib
@@ -37,29 +37,29 @@ HEAP_MIB = 1024
 
 _FIRST_DELAY_S = 0.25
 _LONGEST_DELAY_S = 30.0
-# One that answered for so long is no start that failed, whatever ended it: the next begins without delay.
+# A process that ran this long did not fail at its start: its successor starts with the shortest delay.
 _HEALTHY_AFTER_S = 5.0
 
 
-# Requests that may be at the process beyond one for each of its threads: a thread that has answered goes on
-# while the event loop sends another.
+# Requests that may be in flight beyond one per thread: a thread that has answered can start on the next
+# request while the event loop sends another.
 SPARE_SLOTS = 1
 
-# How far a caller may be ahead of its share, in seconds of searches. Most take less.
+# Seconds of searching by which a caller may exceed its share. Most searches take less.
 QUANTUM_S = 0.02
 
-# How often the process is asked whether it still answers.
+# Time between two checks of whether the process answers.
 TICK_S = 1.0
 
-# It has nothing to save: a process that does not end by then hangs, and is killed.
+# The process has nothing to save. One that has not ended after this time hangs, and is killed.
 STOP_TIMEOUT_S = 2.0
 
-# A search that ends may take so many times longer than an answer to that: its disk may be slow.
+# All threads may be busy for this many times `hang_after_s` without finishing a search: the disk may be slow.
 STUCK_AFTER_HANGS = 6.0
 
 
 class SearchState(StrEnum):
-    """What became of the search process: it answers, it ended, or was ended over a hang or a full heap."""
+    """The state of the search process: it answers, ended, or was killed for a hang or a full heap."""
 
     UP = "up"
     ENDED = "ended"
@@ -68,14 +68,14 @@ class SearchState(StrEnum):
 
 
 def nobody(state: SearchState) -> None:
-    """Hear it, and do nothing."""
+    """Ignore the state."""
 
 
 class LuceneHost:
-    """One process for all Lucene indexes of a server, started again when it dies or hangs.
+    """One process for all Lucene indexes of a server, restarted when it dies or hangs.
 
-    With no index added there is no process either. `opened` is what each index holds. `told` hears what
-    becomes of the process.
+    Without an index there is no process. `opened` has the content of each index. `told` is called with each
+    new state of the process.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class LuceneHost:
         self._stores: dict[Path, asyncio.Task[IndexStores | None]] = {}
 
     def add(self, name: str, path: Path, ranks: Mapping[str, Any]) -> None:
-        """Have an index opened at the start; `ranks` says how it ranks, as `lucene_index` reads it."""
+        """Add an index to open at the start; `ranks` is its way to rank, as `lucene_rankings` reads it."""
         self._indexes[name] = {"path": str(path), "ranks": ranks}
 
     async def start(self) -> None:
@@ -113,7 +113,7 @@ class LuceneHost:
         self._keeping = asyncio.create_task(self._keep_running(process))
 
     async def stop(self) -> None:
-        """End the process; searches that still wait get Unavailable."""
+        """End the process; pending searches get Unavailable."""
         if self._keeping is not None:
             self._keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -121,15 +121,15 @@ class LuceneHost:
         if self._process is not None:
             await self._process.stop()
             self._process = None
-        # What refers to each other in a circle is found late or never; mapped files would stay as long.
+        # Python collects reference cycles late or never, and the files would stay mapped as long.
         self._stores.clear()
 
     def hush(self) -> None:
-        """Tell nothing of the process any more, or yet: that of another host is what counts."""
+        """Stop reporting the state of this process, since another host's process is the current one."""
         self._is_heard = False
 
     def speak_up(self) -> None:
-        """Tell what the process is now, and from now on what becomes of it."""
+        """Report the state of the process now, and each later change."""
         self._is_heard = True
         if self._indexes:
             self._tell(SearchState.ENDED if self._process is None else SearchState.UP)
@@ -140,16 +140,16 @@ class LuceneHost:
 
     @property
     def process_id(self) -> int | None:
-        """The process's id, None while there is none."""
+        """The process's id; None while there is no process."""
         return None if self._process is None else self._process.pid
 
     @property
     def requests_in_flight(self) -> int:
-        """How many requests have a caller who waits."""
+        """The number of requests with a waiting caller."""
         return 0 if self._process is None else self._process.requests
 
     async def ask(self, index: str, request: Mapping[str, Any], account: Account) -> Frame:
-        """Send a request as `search_child` lists them, for an account.
+        """Send a request of the kinds in `search_child`, for an account.
 
         Raises: as the methods of `FirstStage`.
         """
@@ -161,7 +161,7 @@ class LuceneHost:
             asked["traceparent"] = trace.traceparent()
         header, texts = await process.ask(asked, account)
         if "places" in header and not self._is_same(process.opened[index], self.opened[index]):
-            # What is kept beside the index belongs to the one that was there at the start.
+            # The stored data belong to the build of the index that was there at the start.
             header["places"] = [-1] * len(header["places"])
         return header, texts
 
@@ -176,13 +176,13 @@ class LuceneHost:
 
     @staticmethod
     def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        """Whether both are the same build of an index, and the same change of it."""
+        """Whether both are the same build of an index with the same changes."""
         return all(one[name] == other[name] for name in ("id", "generation"))
 
     async def stores(self, index: str, path: Path) -> "IndexStores | None":
-        """Open what is kept beside an index, once for all that rank in it; None if nothing is.
+        """Open the data stored with an index, once for all that rank in it; None if there are none.
 
-        Raises: ConfigError if it is damaged, or belongs to another index.
+        Raises: ConfigError if they are damaged, or belong to another index.
         """
         if path not in self._stores:
             verify = self._config.verify_stores
@@ -197,7 +197,7 @@ class LuceneHost:
         return await SearchProcess.open(self._indexes, self._config, self._heap_mib, self._tracing)
 
     async def _keep_running(self, process: "SearchProcess") -> NoReturn:
-        """Start another process whenever one ends, with growing delays."""
+        """Start another process each time one ends, with growing delays."""
         failures = 0
         while True:
             born_s = time.monotonic()
@@ -214,27 +214,28 @@ class LuceneHost:
                     self._process = process = await self._open()
                     self._say_what_changed(process)
                     self._tell(SearchState.UP)
-                except Exception as error:  # whatever it is, the next start may work
+                except Exception as error:  # after any error the next start may work
                     _log.error("the search process does not start: %s", error)
 
 
 def restart_delay_s(failures: int) -> float:
-    """How long to wait before the next start: doubled with each failure, up to half a minute."""
-    # Bounded before the power is taken: 2.0**1024 is no float.
+    """The time to wait before the next start: doubled with each failure, up to 30 s."""
+    # The exponent is limited first: 2.0**1024 overflows.
     return min(_FIRST_DELAY_S * 2.0 ** min(failures, 10), _LONGEST_DELAY_S)
 
 
 class SearchProcess(JavaProcess):
-    """One life of the search process; made by `open`. When it ends, all that wait for it get Unavailable.
+    """One run of the search process, created by `open`. When it ends, all waiting callers get Unavailable.
 
-    `opened` is what each index holds, `requests` how many have a caller who waits. `ends_as` says why it was
-    killed, if it was.
+    `opened` has the content of each index, `requests` is the number with a waiting caller. `ends_as` is the
+    reason why the process was killed, if it was.
 
-    A request is sent when it has one of the slots, and has it until the process answers, whether or not its
-    caller still waits: a thread searches on for one who has gone.
+    A request is sent when it gets one of the slots. It keeps the slot until the process answers, even if its
+    caller no longer waits: a thread continues the search of a caller that has left.
 
-    A request is written once the pipe has taken the one before. What is given up until then is never written:
-    a process that reads no more would otherwise be sent all that callers ask and give up meanwhile.
+    A request is written once the pipe has taken the one before. A request that is cancelled before that is
+    never written: otherwise a process that no longer reads would be sent all requests that callers make and
+    give up.
     """
 
     opened: dict[str, dict[str, Any]]
@@ -265,7 +266,7 @@ class SearchProcess(JavaProcess):
     ) -> "SearchProcess":
         """Start a process and wait until it has opened every index.
 
-        Raises: ConfigError if one cannot be opened, something is not installed or the time is up.
+        Raises: ConfigError if an index cannot be opened, a package is missing or the time is up.
         """
         process = await cls.start("farrank_server.first_stage.search_child", "search process")
         setup = {
@@ -298,7 +299,7 @@ class SearchProcess(JavaProcess):
         return process
 
     async def ask(self, request: Mapping[str, Any], account: Account) -> Frame:
-        """Send a request; a caller that stops waiting takes it back. Raises: as `LuceneHost.ask`."""
+        """Send a request, and cancel it if the caller stops waiting. Raises: as `LuceneHost.ask`."""
         self.requests += 1
         try:
             return await self._ask(request, await self._slots.take(account))
@@ -325,12 +326,12 @@ class SearchProcess(JavaProcess):
                     self.post({"cancel": request_id})
 
     def _end(self, request_id: int) -> None:
-        """Give back the slot of a request with which the process is done."""
+        """Give back the slot of a request that the process has finished."""
         if (give_back := self._give_back.pop(request_id, None)) is not None:
             give_back()
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """End the process; requests that still wait get Unavailable."""
+        """End the process; pending requests get Unavailable."""
         self._watching.cancel()
         await super().stop(timeout_s)
         await self._reading
@@ -342,11 +343,11 @@ class SearchProcess(JavaProcess):
                 try:
                     await self.send({"id": request_id, **self._unwritten.pop(request_id)})
                 except ProcessEnded:
-                    return  # `_read_answers` tells all that wait
+                    return  # `_read_answers` ends all pending requests
             self._has_unwritten.clear()
 
     async def _watch(self, hang_after_s: float) -> None:
-        """Kill the process once it has hung. A suspended machine is none: late looks count little."""
+        """Kill the process if it hangs. A suspension of the machine counts only as a short silence."""
         silent_s, looked_s, is_asked = 0.0, time.monotonic(), False
         while True:
             await asyncio.sleep(TICK_S)
@@ -405,8 +406,8 @@ class SearchProcess(JavaProcess):
 
 
 def _open_stores(index: Path, verify: bool) -> "IndexStores | None":
-    """Open what is kept beside an index; None if nothing is. Raises: as `IndexStores`."""
-    # Imported here: the configuration is read without torch.
+    """Open the data stored with an index; None if there are none. Raises: as `IndexStores`."""
+    # Imported here, so that the configuration can be read without torch.
     from farrank_server.stores.index_stores import STORE_FOLDERS, IndexStores
 
     manifest = read_manifest(index)

@@ -1,9 +1,9 @@
-"""A Lucene index as the search process has it: opened, searched with any query, read.
+"""A Lucene index in the search process: opens it, searches it with any query, and reads documents.
 
-pyjnius binds a method where it is looked up, for all objects and threads at once. Until the call is made, no
-other thread may look the same method up, and until it returns, nothing else would keep the object. So where
-several threads come by, a call's arguments are made before it, and its object has a name: `a.b().c(d())` is
-three lines.
+pyjnius binds a method when it is looked up, for all objects and threads at once: until the call is made, no
+other thread may look up the same method. Until the call returns, only a variable keeps its object alive. So
+where several threads run, arguments are computed before a call, and its object has a name: `a.b().c(d())`
+becomes three lines.
 """
 
 import json
@@ -16,14 +16,15 @@ from farrank_server.first_stage.lucene_fields import CONTENTS, ID, PLACE, bytes_
 from farrank_server.first_stage.lucene_hits import Hit, make_ready, read_hits
 from farrank_server.stores.index_manifest import MANIFEST, read_manifest
 
-# Of English prose, with the space behind a word. Rather too low: stop words are no terms, but are characters.
+# For English prose, with the space after a word. It is rather low, because stop words are characters but not
+# terms.
 _CHARACTERS_PER_TERM = 7
 
 
 class Found(NamedTuple):
     """Hits, best first.
 
-    `texts` is empty where none were asked for, `places` where the index knows none.
+    `texts` is empty if none were requested, `places` if the index has none.
     """
 
     doc_ids: list[str]
@@ -33,14 +34,14 @@ class Found(NamedTuple):
 
 
 class OpenIndex:
-    """One index, whatever ranks in it. Safe to call from several threads.
+    """One index, used by every way to rank in it. Safe to call from several threads.
 
     Raises: ConfigError if the index cannot be opened, or holds no documents or no texts.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        # A folder may be exchanged for another one between two looks at it.
+        # The folder may be replaced between reading the manifest and opening the index.
         opened = False
         while not opened:
             self.manifest = read_manifest(Path(path))
@@ -56,7 +57,7 @@ class OpenIndex:
         kinds = java("search.SortField$Type")
         self._has_places = self.has(PLACE)
         by_place = [fields(PLACE, kinds.LONG)] if self._has_places else []
-        # A hit brings what it was sorted by: its id, and its place.
+        # A hit includes its sort values: its id, and its place.
         by_id = [fields(ID, kinds.STRING_VAL), *by_place]
         self._by_id = java("search.Sort")(*by_id)
         self._by_score = java("search.Sort")(fields.FIELD_SCORE, *by_id)
@@ -64,7 +65,7 @@ class OpenIndex:
         make_ready()
 
     def describe(self) -> dict[str, Any]:
-        """Say how many documents the index holds, about how many characters one has, and what made it."""
+        """Return the number of documents, their mean length in characters, and the build of the index."""
         terms = int(self.reader.getSumTotalTermFreq(CONTENTS))
         characters = max(0, terms) * _CHARACTERS_PER_TERM // self.documents
         index_id, generation = (self.manifest.id, self.manifest.generation) if self.manifest else ("", 0)
@@ -77,7 +78,7 @@ class OpenIndex:
 
     def search(self, searcher: Any, query: Any, k: int, *, texts: bool) -> Found:
         """Return at most `k` hits, best first, equals by doc_id."""
-        # True: with scores, too.
+        # True adds the scores to the hits.
         hits = list(read_hits(searcher.search(query, k, self._by_score, True)))
         return Found(
             [hit.doc_id for hit in hits],
@@ -87,7 +88,7 @@ class OpenIndex:
         )
 
     def found(self, scores: Mapping[str, float], *, texts: bool) -> Found:
-        """Make hits of documents that something else found, in the order given."""
+        """Make hits of documents that were found otherwise, in the order given."""
         held = self.find(list(scores))
         hits = {doc_id: score for doc_id, score in scores.items() if doc_id in held}
         return Found(
@@ -98,7 +99,7 @@ class OpenIndex:
         )
 
     def find(self, doc_ids: Sequence[str]) -> dict[str, Hit]:
-        """Look documents up by their ids; those that the index does not hold are left out."""
+        """Look documents up by their ids; documents that the index does not have are left out."""
         wanted = {written(doc_id): doc_id for doc_id in doc_ids}
         if not wanted:
             return {}
@@ -114,7 +115,7 @@ class OpenIndex:
         return [self._text(held[doc_id].number) for doc_id in doc_ids]
 
     def locate(self, doc_ids: Sequence[str]) -> list[int]:
-        """Say which place each document has; -1 where the index does not hold it, or knows no places."""
+        """Return each document's place; -1 if the index does not have the document, or has no places."""
         held = self.find(doc_ids)
         return [held[doc_id].place if doc_id in held else -1 for doc_id in doc_ids]
 
@@ -127,7 +128,7 @@ class OpenIndex:
 
 
 def check_count(path: str, what: str, held: int, said: int | None) -> None:
-    """Hold what Lucene has to what the manifest says, if it does: files of two indexes may have been mixed.
+    """Compare Lucene's count with the manifest's, if there is one: files of two indexes may have been mixed.
 
     Raises: ConfigError.
     """
@@ -139,7 +140,7 @@ def check_count(path: str, what: str, held: int, said: int | None) -> None:
 
 
 def open_reader(path: str) -> Any:
-    """Open a folder. Raises: ConfigError if there is no Lucene index, or a damaged one."""
+    """Open a folder. Raises: ConfigError if it holds no Lucene index, or a damaged one."""
     from jnius import JavaException
 
     try:
@@ -151,7 +152,7 @@ def open_reader(path: str) -> Any:
 
 
 def searcher_of(reader: Any, similarity: Any = None) -> Any:
-    """Open a searcher that scores so."""
+    """Open a searcher, with a similarity if one is given."""
     searcher = java("search.IndexSearcher")(reader, signature="(Lorg/apache/lucene/index/IndexReader;)V")
     if similarity is not None:
         searcher.setSimilarity(similarity)
@@ -159,7 +160,7 @@ def searcher_of(reader: Any, similarity: Any = None) -> Any:
 
 
 def with_ids(doc_ids: Sequence[str]) -> Any:
-    """Make a query that finds these documents."""
+    """Build a query that finds these documents."""
     ids = java("java.util.ArrayList")()
     for doc_id in doc_ids:
         term = bytes_of(doc_id)
@@ -168,7 +169,7 @@ def with_ids(doc_ids: Sequence[str]) -> Any:
 
 
 def among(query: Any, doc_ids: Sequence[str]) -> Any:
-    """Make a query that finds no other documents, and scores as before."""
+    """Restrict a query to these documents; their scores stay the same."""
     occur = java("search.BooleanClause$Occur")
     only, must_filter, must = with_ids(doc_ids), occur.FILTER, occur.MUST
     both = java("search.BooleanQuery$Builder")()
@@ -178,12 +179,12 @@ def among(query: Any, doc_ids: Sequence[str]) -> Any:
 
 
 def written(doc_id: str) -> str:
-    """Say how an index holds a doc_id: half a surrogate pair, which cannot be encoded, is a question mark."""
+    """The form of a doc_id in an index: half a surrogate pair, which has no encoding, is a question mark."""
     return doc_id.encode(errors="replace").decode()
 
 
 def _text_of(document: Any) -> str | None:
-    """Read a document's text; indexes of other makers often store the source line instead of the text."""
+    """Read a document's text; indexes of other tools often store the source line instead of the text."""
     text: str | None = document.get(CONTENTS)
     if text is not None:
         return text

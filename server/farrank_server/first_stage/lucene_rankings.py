@@ -1,4 +1,4 @@
-"""How a Lucene index is ranked, in the search process: a class for each way, over one open index."""
+"""The ways to rank in a Lucene index, in the search process: one class for each, over one open index."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,23 +30,23 @@ from farrank_server.first_stage.lucene_index import (
 )
 from farrank_server.java_process.jvm import import_searcher
 
-# A vector that HNSW is asked for costs it about as much as so many that are compared one after the other.
+# HNSW's cost for each requested vector, as a number of vectors that a scan compares.
 SCANNED_FOR_EACH = 25
 
 
 class RankedIndex:
-    """An index that ranks in one way; called from several threads. `query_of` makes Lucene's query."""
+    """An index with one way to rank; called from several threads. `query_of` builds Lucene's query."""
 
     def __init__(self, index: OpenIndex, similarity: Any) -> None:
         self._index = index
         self._searcher = searcher_of(index.reader, similarity)
 
     def query_of(self, request: Mapping[str, Any]) -> Any:
-        """Make Lucene's query of what is asked."""
+        """Build Lucene's query for a request."""
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """Say what the index holds."""
+        """Describe the index's content."""
         return self._index.describe()
 
     def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Found:
@@ -54,7 +54,7 @@ class RankedIndex:
         return self._index.search(self._searcher, self.query_of(request), k, texts=texts)
 
     def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
-        """Score these documents, without those that share nothing with the query."""
+        """Score these documents; documents without any match in the query are left out."""
         query = among(self.query_of(request), doc_ids)
         return self._index.search(self._searcher, query, len(doc_ids), texts=False)
 
@@ -63,14 +63,14 @@ class RankedIndex:
         return self._index.texts(doc_ids)
 
     def locate(self, doc_ids: Sequence[str]) -> list[int]:
-        """Say which place each document has, -1 if none."""
+        """Return each document's place; -1 if it has none."""
         return self._index.locate(doc_ids)
 
 
 class Bm25Index(RankedIndex):
     """BM25 over the documents' texts, with or without RM3.
 
-    Raises: ConfigError if it cannot do what is asked of it.
+    Raises: ConfigError if the index does not support this.
     """
 
     def __init__(self, index: OpenIndex, k1: float, b: float, rm3: Mapping[str, Any] | None) -> None:
@@ -87,11 +87,11 @@ class Bm25Index(RankedIndex):
                 raise ConfigError(f"{index.path}: RM3 needs an index with document vectors") from exc
 
     def query_of(self, request: Mapping[str, Any]) -> Any:
-        """Make a query of the text's words, and of what RM3 adds to them."""
+        """Build a query of the text's words, and of the terms that RM3 adds."""
         text = request["query"]
         if self._feedback is None:
             return self._words.query(CONTENTS, text)
-        # Not pyserini's own `get_feedback_terms`, which several threads could not use.
+        # Several threads could not use pyserini's own `get_feedback_terms`.
         terms = self._feedback.object.get_feedback_terms(text)
         if terms is None:  # no document has a word of the text
             return _weighted(CONTENTS, {})
@@ -100,7 +100,7 @@ class Bm25Index(RankedIndex):
 
 
 class ExpandedIndex(RankedIndex):
-    """BM25 over texts with their expansions; a document without any has its text alone there.
+    """BM25 over texts with their expansions; a document without expansions has only its text there.
 
     Source: Nogueira et al., "Document expansion by query prediction", 2019. Raises: ConfigError.
     """
@@ -112,12 +112,12 @@ class ExpandedIndex(RankedIndex):
         self._words = _Words()
 
     def query_of(self, request: Mapping[str, Any]) -> Any:
-        """Make a query of the text's words."""
+        """Build a query of the text's words."""
         return self._words.query(EXPANDED, request["query"])
 
 
 class ImpactIndex(RankedIndex):
-    """The sum over tokens of their weight in the query times that in the document."""
+    """The sum over tokens of the weight in the query times the weight in the document."""
 
     def __init__(self, index: OpenIndex) -> None:
         if not index.has(IMPACTS):
@@ -125,15 +125,15 @@ class ImpactIndex(RankedIndex):
         super().__init__(index, java("io.anserini.search.similarity.ImpactSimilarity")())
 
     def query_of(self, request: Mapping[str, Any]) -> Any:
-        """Make a query of weighted tokens."""
+        """Build a query of weighted tokens."""
         return _weighted(IMPACTS, request["weights"])
 
 
 class VectorIndex:
-    """The inner product with the query's vector, of a document the highest of its chunks'.
+    """The inner product with the query's vector; a document's score is the highest of its chunks' products.
 
-    Up to `exact_below` chunks all are compared; beyond that Lucene's HNSW graph is searched for the
-    `ef_search` best, or for more where `k` documents are likely to have more chunks. Raises: ConfigError.
+    Up to `exact_below` chunks, all are compared. Beyond that, Lucene's HNSW graph is searched for the
+    `ef_search` best chunks, or for more if `k` documents probably have more chunks. Raises: ConfigError.
     """
 
     def __init__(self, index: OpenIndex, ef_search: int, exact_below: int) -> None:
@@ -155,7 +155,7 @@ class VectorIndex:
         self._vectors = java("queries.function.valuesource.FloatKnnVectorFieldSource")(VECTOR)
 
     def describe(self) -> dict[str, Any]:
-        """Say what the index holds, its chunks too."""
+        """Describe the index's content, including its chunks."""
         return {**self._index.describe(), "chunks": self._chunks, "width": self._width}
 
     def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Found:
@@ -167,14 +167,14 @@ class VectorIndex:
             exact = self._chunks <= max(self._exact_below, ef * SCANNED_FOR_EACH)
             query = self._scan(vector) if exact else java("search.KnnFloatVectorQuery")(VECTOR, vector, ef)
             best = self._best(query, wanted if exact else ef, k)
-            # Some documents may have more chunks among the best than the mean.
+            # Some documents may have more of the best chunks than the mean.
             if len(best) >= k or wanted == self._chunks:
                 break
             wanted = min(self._chunks, 2 * max(wanted, 1 if exact else ef))
         return self._index.found(best, texts=texts)
 
     def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
-        """Score these documents, without those that have no vector."""
+        """Score these documents; documents without a vector are left out."""
         asked = with_ids(doc_ids)
         chunks = int(self._searcher.count(asked))
         if not chunks:
@@ -187,18 +187,18 @@ class VectorIndex:
         return self._index.texts(doc_ids)
 
     def locate(self, doc_ids: Sequence[str]) -> list[int]:
-        """Say which place each document has, -1 if none."""
+        """Return each document's place; -1 if it has none."""
         return self._index.locate(doc_ids)
 
     def _scan(self, vector: Sequence[float]) -> Any:
-        """Make a query that compares every vector."""
+        """Build a query that compares every vector."""
         of_query = java("queries.function.valuesource.ConstKnnFloatValueSource")(vector)
         similarity = java("index.VectorSimilarityFunction").MAXIMUM_INNER_PRODUCT
         compared = java("queries.function.valuesource.FloatVectorSimilarityFunction")
         return java("queries.function.FunctionQuery")(compared(similarity, self._vectors, of_query))
 
     def _best(self, query: Any, chunks: int, documents: int) -> dict[str, float]:
-        """Score so many documents of the best chunks by the best of each; best first, equals by doc_id."""
+        """Score documents, up to the given number, by their best chunk; best first, equals by doc_id."""
         best: dict[str, float] = {}
         for hit in read_hits(self._searcher.search(query, chunks, self._by_score, True)):
             best.setdefault(hit.doc_id, _inner_product(hit.score))
@@ -208,19 +208,19 @@ class VectorIndex:
 
 
 class _Words:
-    """A text's words as Anserini's English analysis has them."""
+    """Splits a text into words with Anserini's English analysis."""
 
     def __init__(self) -> None:
         self._analyzer = java("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
         self._bag = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
 
     def query(self, field: str, text: str) -> Any:
-        """Make a query of them, each as often as it stands there."""
+        """Build a query of the text's words, each weighted by its number of occurrences."""
         return self._bag.buildQuery(field, self._analyzer, text)
 
 
 def _weighted(field: str, weights: Mapping[str, float]) -> Any:
-    """Make a query of terms that count so much each."""
+    """Build a query of weighted terms."""
     made = java("search.BooleanQuery$Builder")()
     should = java("search.BooleanClause$Occur").SHOULD
     for term, weight in weights.items():
@@ -231,7 +231,7 @@ def _weighted(field: str, weights: Mapping[str, float]) -> Any:
 
 
 def _inner_product(score: float) -> float:
-    """Undo what Lucene does to inner products, whose scores must not be negative."""
+    """Recover the inner product from Lucene's score, which must not be negative."""
     return score - 1 if score >= 1 else 1 - 1 / score
 
 
@@ -246,5 +246,5 @@ RANKINGS: Mapping[str, Callable[..., Ranking]] = {
 
 
 def ranked(index: OpenIndex, ranks: Mapping[str, Any]) -> Ranking:
-    """Have an index ranked as its kind says: `by`, and what that takes. Raises: ConfigError."""
+    """Create the ranking of an index: `by` names the class, the rest its arguments. Raises: ConfigError."""
     return RANKINGS[ranks["by"]](index, **{name: value for name, value in ranks.items() if name != "by"})

@@ -1,4 +1,4 @@
-"""What all kinds have in common that search a Lucene index."""
+"""The common part of all kinds that search a Lucene index."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LuceneStage(FirstStage):
-    """One index in the search process. A kind says how it ranks, and what a query is to it (`query_of`)."""
+    """One index in the search process. A kind adds its way to rank and its form of a query (`query_of`)."""
 
     def __init__(
         self, around: Surroundings, kind: str, path: Path, ranks: Mapping[str, Any], ranking: str
@@ -27,9 +27,9 @@ class LuceneStage(FirstStage):
         around.lucene.add(around.name, path, ranks)
 
     async def start(self) -> None:
-        """Open what is kept beside the index; the index itself the host has opened.
+        """Open the data stored with the index; the host has opened the index itself.
 
-        Raises: ConfigError if it is damaged, or belongs to another index.
+        Raises: ConfigError if they are damaged, or belong to another index.
         """
         try:
             self._stores = await self._host.stores(self._name, self._path)
@@ -38,15 +38,15 @@ class LuceneStage(FirstStage):
 
     @property
     def stores(self) -> "IndexStores | None":
-        """What is kept beside the index."""
+        """The data stored with the index."""
         return self._stores
 
     async def stop(self) -> None:
-        """Let go of what is kept beside the index, whose files are mapped no more."""
+        """Release the data stored with the index, so that its files are unmapped."""
         self._stores = None
 
     def describe(self) -> IndexDescription:
-        """Say what the index holds."""
+        """Describe the index's content."""
         opened = self._host.opened[self._name]
         documents, mean_characters = opened["documents"], opened["mean_characters"]
         return IndexDescription(
@@ -59,7 +59,7 @@ class LuceneStage(FirstStage):
         )
 
     async def query_of(self, query: str, timeout_s: float, account: Account) -> Mapping[str, Any]:
-        """Say what is searched for. The whole query is plain text: Lucene's operators mean nothing in it."""
+        """Build the request's query. Its text is plain: Lucene's operators have no meaning in it."""
         return {"query": query}
 
     async def search(
@@ -76,21 +76,21 @@ class LuceneStage(FirstStage):
     async def texts(
         self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
     ) -> list[str]:
-        """Return the texts of documents that it found, in the order given."""
+        """Return the texts of documents that a search found, in the order given."""
         _, found = await self._host.ask(self._name, {"read": list(doc_ids)}, account)
         return found
 
     async def locate(
         self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
     ) -> list[int | None]:
-        """Return the places of documents, in the order given; None for what it has not, or has no place."""
+        """Return documents' places, in the order given; None for one that is unknown or has no place."""
         header, _ = await self._host.ask(self._name, {"locate": list(doc_ids)}, account)
         return _places(header["places"])
 
     async def scores(
         self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
     ) -> Mapping[str, float]:
-        """Score these documents as `search` would; those that it would not find are left out."""
+        """Score these documents as `search` would; documents that it would not find are left out."""
         if not doc_ids:
             return {}
         asked = await self.query_of(query, timeout_s, account)
@@ -103,7 +103,7 @@ def _places(numbers: Iterable[int]) -> list[int | None]:
 
 
 def check_lucene(key: str, path: Path) -> Iterator[str]:
-    """Find, without starting anything, whether an index is there and what searches it is installed."""
+    """Check, without starting anything, that an index is there and its search is installed."""
     try:
         child_environment()
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Where first stages get a query's vector from: the bi-encoders of the server around them, or of a tool."""
+"""The bi-encoders that compute queries' vectors for first stages: those of a server, or of a tool."""
 
 import asyncio
 import time
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class EngineEncoders:
-    """The bi-encoders that a server has loaded. Who asks before they are, waits for `provide`."""
+    """The bi-encoders that a server has loaded. A call before that waits for `provide`."""
 
     def __init__(self) -> None:
         self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
 
     def provide(self, engine: "Engine") -> None:
-        """Let those who wait go on."""
+        """Set the engine, and let waiting calls continue."""
         self._engine.set_result(engine)
 
     async def __call__(self, ranker: str) -> QueryEncoder:
@@ -44,14 +44,14 @@ class _EngineEncoder:
     version: str
 
     async def encode(self, query: str, timeout_s: float, account: Account = NOBODY) -> NDArray[np.float32]:
-        """Encode a query, in turn with all else on the device."""
+        """Encode a query, in turn with all other work on the device."""
         return await self.engine.encode_query(self.ranker, query, time.monotonic() + timeout_s, account)
 
 
 class OwnEncoders:
-    """The bi-encoders of a configuration, for tools without a server: each is loaded when it is asked for.
+    """The bi-encoders of a configuration, for tools without a server: each is loaded when it is needed.
 
-    They are loaded and run as the server does it, on a thread of their own, which `close` ends.
+    They are loaded and run as in a server, on a thread of their own, which `close` ends.
     """
 
     def __init__(self, config: "ServerConfig") -> None:
@@ -67,13 +67,13 @@ class OwnEncoders:
         return _OwnEncoder(self, loaded, loaded.encodings_version)
 
     def close(self) -> None:
-        """End the thread, and with it what it loaded."""
+        """Release the loaded bi-encoders and end the thread."""
         for loaded in self._loaded.values():
             self._device.submit(loaded.release)
         self._device.shutdown()
 
     async def encode(self, loaded: "LoadedRanker", query: str) -> NDArray[np.float32]:
-        """Encode a query after those that were asked for before. Shapes: -> (H,)."""
+        """Encode a query after all earlier ones. Shapes: -> (H,)."""
         return await asyncio.wrap_future(self._device.submit(self._encode, loaded, query))
 
     def _load(self, name: str) -> "LoadedRanker":

@@ -1,6 +1,6 @@
-"""The search process: owns the JVM, opens the indexes, answers searches on a few threads.
+"""The search process: owns the JVM, opens the indexes and answers searches on a few threads.
 
-Run as `python -m farrank_server.first_stage.search_child` by `lucene`, which speaks `frames` with it:
+`lucene_host` runs it as `python -m farrank_server.first_stage.search_child`, and exchanges `frames` with it:
 
     parent → child    {indexes: {name: {path, ranks}}, search_threads, max_query_terms, heap_mib,
                       tracing}                                                     once, first
@@ -9,21 +9,21 @@ Run as `python -m farrank_server.first_stage.search_child` by `lucene`, which sp
                       {id, index, read: [doc_id]}                                  their texts
                       {id, index, locate: [doc_id]}                                their places
                       {…, traceparent}                                             any of these, traced
-                      {cancel: id}                                                 nobody waits for it
-                      {ping: true}                                                 does it still answer?
+                      {cancel: id}                                                 its caller has left
+                      {ping: true}                                                 asks for {stuck_s}
     child → parent    {ready: {name: {documents, mean_characters, …}}} or {failed: [why]}          once, first
                       {id, doc_ids, scores, places} + texts, {id} + texts, {id, places},
                       {id, gone: [doc_id]} or {id, error}
-                      {id}                                                         cancelled: it is left
+                      {id}                                                         cancelled, without a result
                       {stuck_s}                                                    to a ping: for how long all
-                                                                                   threads are busy, and none
-                                                                                   has ended a search
+                                                                                   threads have been busy
+                                                                                   without finishing a search
                       {heap_full: how much}                                        Java's heap stays full: end
                                                                                    this process
 
-ASKED is what the index's way to rank takes (`lucene_rankings`): query, weights or vector. There are no places
-where the index has none; an unknown document's is -1.
-Answers come in any order. The child ends when its parent closes the pipe or dies, which is the same.
+ASKED has the fields of the index's way to rank (`lucene_rankings`): query, weights or vector. An index
+without places returns none; the place of an unknown document is -1. Answers come in any order. The child ends
+when its parent closes the pipe, which also happens if the parent dies.
 """
 
 import contextlib
@@ -50,10 +50,10 @@ _log = logging.getLogger(__name__)
 
 
 class SearchedIndex(Protocol):
-    """An index that ranks in one way; called from several threads."""
+    """An index with one way to rank; called from several threads."""
 
     def describe(self) -> dict[str, Any]:
-        """Say what the index holds."""
+        """Describe the index's content."""
         ...
 
     def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Found:
@@ -61,7 +61,7 @@ class SearchedIndex(Protocol):
         ...
 
     def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
-        """Score these documents, without those that a search would not find."""
+        """Score these documents; documents that a search would not find are left out."""
         ...
 
     def texts(self, doc_ids: Sequence[str]) -> list[str]:
@@ -69,12 +69,12 @@ class SearchedIndex(Protocol):
         ...
 
     def locate(self, doc_ids: Sequence[str]) -> list[int]:
-        """Say which place each document has, -1 if none."""
+        """Return each document's place; -1 if it has none."""
         ...
 
 
 class SearchThreads:
-    """Takes searches in, hands them to its threads, and writes their answers."""
+    """Receives searches, hands them to its threads, and writes their answers."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class SearchThreads:
                 answered.add_done_callback(partial(self._tell_failure, request["id"]))
 
     def _answer(self, request: Mapping[str, Any], came_ns: int) -> None:
-        # Cancelled while it waited: the search is not made.
+        # Cancelled before it started: there is no search.
         if request["id"] not in self._wanted:
             self._send(pack({"id": request["id"]}))
             return
@@ -118,7 +118,7 @@ class SearchThreads:
                 answer, texts = self._search(request)
         finally:
             self._change_busy(-1)
-        # Cancelled while it ran: megabytes of texts are not sent.
+        # If it was cancelled while it ran, megabytes of texts are not sent.
         if request["id"] in self._wanted:
             self._wanted.discard(request["id"])
             self._send(pack({"id": request["id"], **answer}, texts))
@@ -128,7 +128,7 @@ class SearchThreads:
             self._send(pack({"heap_full": full}))
 
     def _traced(self, request: Mapping[str, Any], came_ns: int) -> contextlib.AbstractContextManager[None]:
-        """Have a span around a search that is traced, from when it came."""
+        """Put a span around a traced search, from its arrival on."""
         if self._tracing is None or "traceparent" not in request:
             return contextlib.nullcontext()
         name = next((each for each in ("read", "locate", "only") if each in request), "search")
@@ -148,11 +148,11 @@ class SearchThreads:
     def _tell_failure(self, search_id: int, answered: Future[None]) -> None:
         if error := answered.exception():
             _log.error("a search was not answered: %s", without_words(error))
-            # Its caller would wait until its deadline.
+            # Without an answer, the caller would wait until its deadline.
             self._send(pack({"id": search_id, "error": "internal"}))
 
     def _send(self, frame: bytes) -> None:
-        # The parent may be gone; `run` sees that, too.
+        # The parent may be gone; `run` notices that, too.
         with self._writing, contextlib.suppress(BrokenPipeError):
             self._to_parent.write(frame)
             self._to_parent.flush()
@@ -172,7 +172,7 @@ class SearchThreads:
         except Gone as exc:
             return {"gone": exc.doc_ids}, ()
         except Exception as exc:
-            # One bad search must not end a process that serves many.
+            # One failed search must not end a process that serves many.
             error = "internal"
             if str(getattr(exc, "classname", "")).endswith("TooManyClauses"):
                 error = "terms"
@@ -184,7 +184,7 @@ class SearchThreads:
 
 
 def main() -> None:
-    """Open the indexes that the parent names, say so, and serve."""
+    """Open the indexes that the parent names, report that, and serve."""
     from_parent, to_parent = claim_pipes()
     logging.basicConfig(format="%(levelname)s %(message)s")
     first = read_frame(from_parent)
@@ -194,7 +194,7 @@ def main() -> None:
     start_jvm(setup["heap_mib"])
     from jnius import autoclass
 
-    # Bounds the distinct terms of every search of this process: many hold a thread for seconds.
+    # Limits the distinct terms of every search of this process: many terms keep a thread busy for seconds.
     autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(setup["max_query_terms"])
     indexes: dict[str, SearchedIndex] = {}
     problems = []
@@ -202,7 +202,7 @@ def main() -> None:
     for name, index in setup["indexes"].items():
         try:
             path = index["path"]
-            # Several may rank in one.
+            # Several ways to rank may share one index.
             opened[path] = opened.get(path) or OpenIndex(path)
             indexes[name] = ranked(opened[path], index["ranks"])
         except ConfigError as exc:
@@ -212,7 +212,7 @@ def main() -> None:
         os._exit(1)
     tracing = None
     if setup["tracing"] is not None:
-        # Imported here: without it, a process that searches spends nothing on its libraries.
+        # Imported here, so that a process without tracing does not load its libraries.
         from farrank_server.config.schema import TracingConfig
         from farrank_server.telemetry.tracing import Tracing
 
@@ -222,8 +222,8 @@ def main() -> None:
     SearchThreads(indexes, setup["search_threads"], to_parent, heap, tracing).run(from_parent)
     if tracing is not None:
         tracing.close()
-    # Nothing is left to save, and nobody waits for a search. The threads are not ended first: Java's own
-    # would delay the end, and one of ours that ends attached to the JVM can take it down.
+    # Nothing is left to save, and no caller waits. The threads are not ended first: Java's own would delay
+    # the end, and a Python thread that ends while attached to the JVM can crash it.
     os._exit(0)
 
 

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 _FIRST_DELAY_S = 0.25
 _LONGEST_DELAY_S = 5.0
 
-# How many documents say, at the start, how long they are and whether they have the text field.
+# Number of documents that are read at the start, to find their length and to check the text field.
 _SAMPLED = 50
 _TRIAL_QUERY = "test"
 
@@ -55,7 +55,7 @@ def _are_hosts(texts: Sequence[str]) -> bool:
     try:
         urls = [urlsplit(text) for text in texts]
         whole = all(url.hostname and url.port for url in urls)
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is not a number
         return False
     return whole and {url.scheme for url in urls} in ({"http"}, {"https"})
 
@@ -64,10 +64,10 @@ def _are_hosts(texts: Sequence[str]) -> bool:
 class SearchEngineConfig(IndexConfig):
     """One index of an OpenSearch or Elasticsearch that runs elsewhere.
 
-    `index` is a name, an alias or a pattern. A document's text is its `title_field`, where one is set, and
-    its `text_field`, in which `match` searches; `body` is a JSON file with another search. `credentials_env`
-    names an environment variable, `credentials_file` a file, that holds NAME:PASSWORD, `ApiKey KEY` or
-    `Bearer TOKEN`. A host that says nothing for `host_timeout_s` is left aside for a while.
+    `index` is a name, an alias or a pattern. A document's text is its `title_field`, if one is set, and its
+    `text_field`, in which `match` searches; `body` is a JSON file with another search. `credentials_env`
+    names an environment variable, or `credentials_file` a file, with NAME:PASSWORD, `ApiKey KEY` or `Bearer
+    TOKEN`. A host that is silent for `host_timeout_s` is avoided for a while.
     """
 
     hosts: tuple[str, ...] = must(
@@ -85,7 +85,7 @@ class SearchEngineConfig(IndexConfig):
     host_timeout_s: float = above_0(10.0)
 
     def __post_init__(self) -> None:
-        """Refuse credentials in an address, too, without saying them: addresses are printed and logged."""
+        """Also refuse credentials in an address, and leave them out of the error: addresses are logged."""
         if any("@" in host for host in self.hosts):
             problem = "an address holds credentials; they belong into credentials_file or credentials_env"
             raise ConfigError(f"hosts: {problem}")
@@ -94,7 +94,7 @@ class SearchEngineConfig(IndexConfig):
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One of the two: its name, which is its extra's, its client's package, and what makes a client."""
+    """One of the two products: its name (also of its extra), its client's package, and its client's class."""
 
     name: str
     package: str
@@ -102,10 +102,10 @@ class Product:
 
 
 class SearchEngine(FirstStage):
-    """Searches one index of an engine that others run, fill and watch.
+    """Searches one index of an engine that runs, is filled and is monitored elsewhere.
 
-    Nothing is kept here: each search is one request. A search that is cancelled closes its connection, and
-    with that the engine ends it.
+    This class stores no data: each search is one request. A cancelled search closes its connection, and the
+    engine then ends the search.
     """
 
     def __init__(self, product: Product, config: SearchEngineConfig, around: Surroundings) -> None:
@@ -123,10 +123,10 @@ class SearchEngine(FirstStage):
         self._description: IndexDescription | None = None
 
     async def start(self) -> None:
-        """Wait until the engine answers, try a search, and see what the index holds.
+        """Wait until the engine answers, try a search, and read the description of the index.
 
-        Raises: ConfigError if it does not answer within first_stage.start_timeout_s, or answers that there is
-        no such index or field, or that the credentials or the body are wrong.
+        Raises: ConfigError if the engine does not answer within first_stage.start_timeout_s, has no such
+        index or field, or refuses the credentials or the body.
         """
         config = self._config
         access = Access(
@@ -142,7 +142,7 @@ class SearchEngine(FirstStage):
             await client.close()
 
     def describe(self) -> IndexDescription:
-        """Say what the index held at the start and how it ranks."""
+        """Describe the index's content at the start, and how it ranks."""
         assert self._description is not None, "not started"
         return self._description
 
@@ -157,7 +157,7 @@ class SearchEngine(FirstStage):
     ) -> list[str]:
         """Return the texts of documents, in the order given.
 
-        Raises: Gone, naming those that the index does not have (any more), and what `search` raises.
+        Raises: Gone, naming the documents that the index does not have (any more); the errors of `search`.
         """
         body = {
             "query": {"ids": {"values": [*doc_ids]}},
@@ -172,12 +172,12 @@ class SearchEngine(FirstStage):
     async def scores(
         self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
     ) -> Mapping[str, float]:
-        """Score these documents as `search` would; those that it would not find are left out."""
+        """Score these documents as `search` would; documents that it would not find are left out."""
         body = self._body.filled(query, len(doc_ids), timeout_s, among=doc_ids)
         return {each.doc_id: each.score for each in await self._candidates(body, [])}
 
     async def _candidates(self, body: Mapping[str, Any], fields: Sequence[str]) -> list[Candidate]:
-        """Search once. Raises: what a caller is to see."""
+        """Search once. Raises: the error for the caller."""
         if self._client is None:
             raise down("this server ends")
         try:
@@ -194,13 +194,13 @@ class SearchEngine(FirstStage):
         return found
 
     async def _ask(self, client: EngineClient, body: Mapping[str, Any], fields: Sequence[str]) -> Any:
-        # A part of the best hits looks like all of them: an engine that cannot give all is to say so.
+        # A part of the best hits would look like all of them: an engine that cannot return all must fail.
         params = {"allow_partial_search_results": "false"}
         asked = {**body, "_source": [*fields] or False, "track_total_hits": False}
         return await client.request("POST", f"{self._path}/_search", params, asked)
 
     def _note(self, error: FarrankError | None) -> None:
-        """Log when the engine goes down and when it is back, once each, however many searches meet it."""
+        """Log once that the engine is down, and once that it answers again, however many searches fail."""
         if isinstance(error, Unavailable) and self._answers:
             self._answers = False
             _log.error("%s: %s", self._key, error)
@@ -209,7 +209,7 @@ class SearchEngine(FirstStage):
             _log.info("%s: the search engine answers again", self._key)
 
     async def _look(self, client: EngineClient) -> IndexDescription:
-        """Describe the index; an engine that is down gets time to come up."""
+        """Describe the index; an engine that is down gets time to start."""
         delay_s, why = _FIRST_DELAY_S, "no answer yet"
         try:
             async with asyncio.timeout(self._start_timeout_s):
@@ -263,12 +263,12 @@ class SearchEngine(FirstStage):
             settings = await client.request("GET", f"{self._path}/_settings", {"flat_settings": "true"})
             mappings = await client.request("GET", f"{self._path}/_mapping", {})
         except Refused:
-            # Who may search need not be allowed to look at that.
+            # Credentials that allow searching need not allow this.
             return "match"
         return ranking_in(settings, mappings, self._config.text_field)
 
     def _lasting_problem(self, failure: EngineError) -> str | None:
-        """Say which key is wrong, where waiting would not help."""
+        """Name the wrong key if waiting would not help; otherwise return None."""
         if isinstance(failure, Unreachable) and failure.lasting:
             return f"hosts: {self._hosts}: {failure}"
         match failure:
@@ -287,7 +287,7 @@ class SearchEngine(FirstStage):
 
 
 def _fields(config: SearchEngineConfig) -> list[str]:
-    """List the fields whose texts are a document's text, in their order."""
+    """List the fields that form a document's text, in their order."""
     return [field for field in (config.title_field, config.text_field) if field is not None]
 
 
@@ -302,12 +302,12 @@ def _tls(config: SearchEngineConfig) -> ssl.SSLContext | None:
         return None
     try:
         return ssl.create_default_context(cafile=config.ca_file)
-    except OSError as error:  # ssl's own are among them
+    except OSError as error:  # ssl's own errors are among them
         raise ConfigError(f"ca_file: {config.ca_file}: {error.strerror or error}") from None
 
 
 def _headers(config: SearchEngineConfig) -> dict[str, str]:
-    """Make the header of the credentials, which are nowhere else, and which nothing writes."""
+    """Build the header with the credentials, which are held only here and never logged."""
     if config.credentials_env is not None:
         place = f"credentials_env: {config.credentials_env}"
         secret = os.environ.get(config.credentials_env, "")
@@ -335,7 +335,7 @@ def _headers(config: SearchEngineConfig) -> dict[str, str]:
 
 
 def _check(product: Product, key: str, config: SearchEngineConfig, configured: Configured) -> Iterable[str]:
-    """Find what is wrong without asking the engine: the package of its client, files and credentials."""
+    """Find problems without a request to the engine: the client's package, files and credentials."""
     if importlib.util.find_spec(product.package) is None:
         yield f"{key}.kind: {product.name} needs a package: pip install 'farrank[{product.name}]'"
     if config.credentials_env is not None and config.credentials_file is not None:

@@ -1,4 +1,4 @@
-"""All first stages of a server by name: opened together, searched within bounds."""
+"""All first stages of a server by name: opened together, searched within limits."""
 
 import asyncio
 import time
@@ -29,14 +29,14 @@ from farrank_server.first_stage.lucene_host import HEAP_MIB, LuceneHost, SearchS
 
 Answer = TypeVar("Answer")
 
-# Weight of the latest search in the mean time of one, from which retry hints are made.
+# Weight of the latest search in the mean search time, from which retry hints are made.
 _LATEST = 0.1
 
 
 class FirstStages:
-    """The indexes that a server searches. `open_first_stages` makes it of a configuration.
+    """The indexes that a server searches. `open_first_stages` creates it from a configuration.
 
-    `stages` are the first stages by name, `room` the places for searches that have a caller who waits.
+    `stages` are the first stages by name; `room` has the places for searches with a waiting caller.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class FirstStages:
         self._search_s = 0.02
 
     async def start(self) -> None:
-        """Open all of them.
+        """Open all first stages.
 
         Raises: ConfigError if one cannot be opened or a package is missing.
         """
         await self.lucene.start()
         starting = [asyncio.ensure_future(stage.start()) for stage in self.stages.values()]
         try:
-            # The first to fail ends the others.
+            # The first failure cancels the others.
             await asyncio.gather(*starting)
         finally:
             for task in starting:
@@ -65,20 +65,20 @@ class FirstStages:
         self._is_open = True
 
     async def stop(self) -> None:
-        """Close all of them; searches that still wait get Unavailable."""
+        """Close all first stages; pending searches get Unavailable."""
         try:
             await asyncio.gather(*(stage.stop() for stage in self.stages.values()))
         finally:
             await self.lucene.stop()
 
     def describe(self) -> tuple[IndexDescription, ...]:
-        """Say which indexes can be searched, in the order of the configuration; none before `start`."""
+        """Describe all indexes, in the order of the configuration; none before `start`."""
         return tuple(stage.describe() for stage in self.stages.values()) if self._is_open else ()
 
     def find(self, name: str, field: str = "index") -> IndexDescription:
-        """Find an index by its name; the empty name means the only one.
+        """Find an index by its name; an empty name means the only one.
 
-        Raises: NotFound that names the field and lists the known ones.
+        Raises: NotFound that names the field and lists the known names.
         """
         indexes = self.describe()
         for index in indexes:
@@ -103,10 +103,10 @@ class FirstStages:
         texts: bool = True,
         account: Account = NOBODY,
     ) -> list[Candidate]:
-        """Return at most `k` candidates, best first, and their texts if asked for.
+        """Return at most `k` candidates, best first, with their texts if requested.
 
         Raises: NotFound for an unknown index, DeadlineExceeded after `timeout_s`, ResourceExhausted if too
-        many searches wait, of all callers or of the account; as the methods of `FirstStage`.
+        many searches of all callers or of the account are pending; the errors of the methods of `FirstStage`.
         """
         stage = self.stages[self.find(index).name]
         return await self._bounded(
@@ -125,7 +125,7 @@ class FirstStages:
     async def locate(
         self, index: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
     ) -> list[int | None]:
-        """Return documents' places beside the index, in the order given. Raises: as `search`."""
+        """Return documents' places in the index's stores, in the order given. Raises: as `search`."""
         stage = self.stages[index]
         return await self._bounded(
             lambda: stage.locate(doc_ids, timeout_s, account=account), timeout_s, account
@@ -133,13 +133,13 @@ class FirstStages:
 
     @property
     def searches_in_flight(self) -> int:
-        """How many searches have a caller who waits."""
+        """The number of searches with a waiting caller."""
         return self.room.held
 
     async def _bounded(
         self, ask: Callable[[], Awaitable[Answer]], timeout_s: float, account: Account
     ) -> Answer:
-        """Ask a first stage within the bounds of time and number."""
+        """Call a first stage within the limits of time and number."""
         room = self.room
         problem, reason = "", Reason.FIRST_STAGE_FULL
         if room.is_full_for(1):
@@ -151,7 +151,7 @@ class FirstStages:
             )
             reason = Reason.SHARE
         if problem:
-            # The measured time of a search includes its wait behind the others.
+            # The measured time of a search includes its wait for others.
             raise ResourceExhausted(
                 problem, reason=reason, retry_after_ms=max(1, round(self._search_s * 1000))
             )
@@ -177,12 +177,12 @@ def open_first_stages(
     told: Callable[[SearchState], None] = nobody,
     tracing: TracingConfig | None = None,
 ) -> FirstStages:
-    """Make the first stages that are configured; `start` opens them.
+    """Create the configured first stages; `start` opens them.
 
-    `encoder` finds the bi-encoders that make queries' vectors (see `query_encoders`), `told` hears what
-    becomes of the search process, and `tracing` says where that sends its part of a trace.
+    `encoder` finds the bi-encoders for queries' vectors (see `query_encoders`), `told` is called with each
+    new state of the search process, and `tracing` is where the search process sends its part of a trace.
 
-    Raises: ConfigError with every problem that can be found before.
+    Raises: ConfigError with every problem that can be found before the start.
     """
     check_indexes(config)
     lucene = LuceneHost(config, heap_mib, told, tracing)
@@ -194,9 +194,9 @@ def open_first_stages(
 
 
 def check_indexes(config: FirstStageConfig, rankers: Collection[str] | None = None) -> None:
-    """Check, without starting anything, that the indexes are there and what searches them is installed.
+    """Check, without starting anything, that the indexes are there and their search is installed.
 
-    `rankers` are the names of those that are configured, None where there is no server around.
+    `rankers` are the names of the configured rankers, or None without a server.
 
     Raises: ConfigError with every problem.
     """
