@@ -160,7 +160,7 @@ class GrpcListener:
         self._health.report_part(SEARCHES, serving=serving)
 
     def report_life(self, *, alive: bool) -> None:
-        """Tell who asks for `LIVENESS` whether this process may go on; a drain does not change that."""
+        """Report under the service name `LIVENESS` whether this process is alive, also during a drain."""
         self._health.report_part(LIVENESS, serving=alive)
 
     def is_serving(self, service: str) -> bool:

@@ -279,12 +279,13 @@ class Batcher(Generic[Q]):
         return best
 
     def _grouped(self, window: list[Q]) -> tuple[Q, ...]:
-        """Choose the batch: the first of the window, and those that go with it."""
+        """Choose the batch from the window: its first input, and the inputs that join it."""
         if not window:
             return ()
         if self.policy.packed:
             return tuple(window[: longest_prefix([item.tokens for item in window], self.budget.tokens)])
-        # Among equals the older stands higher: a run that cannot hold all of them leaves out the younger.
+        # Among equal lengths the older inputs stand higher: a run that cannot hold all of them leaves out the
+        # younger.
         by_length = sorted(window, key=lambda item: (item.tokens, -item.due_s, -item.order))
         run = longest_run(
             [item.tokens for item in by_length],

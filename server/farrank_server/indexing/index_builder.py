@@ -118,7 +118,7 @@ def build_index(
             if not writing.manifest.documents:
                 raise CollectionError("there is no document to index")
             writing.finish(merge=True)
-        check_place(out, overwrite=overwrite)  # building takes a while, and others may have come first
+        check_place(out, overwrite=overwrite)  # another build may have come first
         scratch.take_place(out)
     return writing.manifest.documents
 

@@ -103,7 +103,7 @@ class LineWriter(logging.Handler):
         except queue.Full:
             self._dropped += 1
             dropped_lines["not_read"] += 1
-        except Exception:  # as every handler of logging's does
+        except Exception:  # as every logging handler does
             self.handleError(record)
 
     def flush(self) -> None:

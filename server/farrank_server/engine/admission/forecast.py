@@ -127,7 +127,7 @@ class _Backlog:
         self._end_sums = np.concatenate(([0.0], np.cumsum(self._ends)))
 
     def due_by(self, times_s: FloatArray) -> FloatArray:
-        """Shapes: (M,) -> (M,)."""
+        """The seconds of work due by each time. Shapes: (M,) -> (M,)."""
         begun = np.searchsorted(self._begins, times_s)
         ended = np.searchsorted(self._ends, times_s)
         counted: FloatArray = (begun - ended) * times_s - self._begin_sums[begun] + self._end_sums[ended]

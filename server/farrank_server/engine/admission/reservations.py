@@ -301,7 +301,7 @@ class Reservations:
             )
 
     def _check_room(self, claim: Claim, tokens: int, own_s: float) -> None:
-        """Refuse a call for which there is no room, or none within its caller's share."""
+        """Refuse a call for which there is no room, or no room within its caller's share."""
         limits, account, texts = self._limits, claim.account, self._texts
         left = np.bincount(self._owners(self._table), np.maximum(self._table[TOKENS_LEFT], 0.0))  # (A,)
         queued = round(float(left.sum()))

@@ -24,7 +24,7 @@ from farrank_server.telemetry.call_record import Facts, TracedBatch
 
 log = logging.getLogger(__name__)
 
-# By then the event loop has sent an answer, and a client that calls again at once has done so.
+# Within this time the event loop has sent an answer, and a client that calls again at once has done so.
 ANSWER_SENT_S = 0.003
 
 # A batch counts as full from this share of the budget on.

@@ -29,8 +29,9 @@ RELOAD_DELAYS_S = (0.0, 1.0, 3.0)
 # A device that was brought back this many times without one successful batch in between is lost.
 RELOADS_IN_VAIN = 3
 
-# Batches begun behind the running one. One keeps the device busy while the features of the last batch are
-# scored. No urgent call could overtake a further one, which would also run if its callers have gone.
+# The number of batches begun behind the running one. With one, the device stays busy while the features of
+# the last batch are scored. No urgent call could overtake a second one, and it would run even if its callers
+# had gone.
 AHEAD = 1
 
 T = TypeVar("T")

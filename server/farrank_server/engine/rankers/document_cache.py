@@ -59,7 +59,7 @@ class DocumentCache:
 
     @property
     def size_bytes(self) -> float:
-        """Bytes held now."""
+        """The size of all entries in bytes."""
         return float(self._entries.currsize)
 
     @staticmethod

@@ -119,7 +119,7 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
         )
     try:
         tokens_per_s = runtime.warm_up()
-    except AttentionAbsent as error:  # known only once a pattern asks for it
+    except AttentionAbsent as error:  # found only when a pattern needs it
         raise ConfigError(f"rankers.{name}.packing: {error}") from error
     is_dual = reader.spec.plan == "dual"
     # A fixed input, independent of callers.
@@ -144,7 +144,7 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
     version = served.version
     if config.first_stage.indexes:
         # Each reload of the indexes compares this digest while calls are served: compute it now.
-        reader.tokenizer.digest  # noqa: B018  # made and kept
+        reader.tokenizer.digest  # noqa: B018  # computed and cached
     message = "ranker %s (%s, version %s) ready in %.1f s: %s, %.0f tokens/s (%s)"
     load_s = time.monotonic() - started_s
     log.info(message, name, reader.spec.family, version, load_s, where, tokens_per_s, served.reason)
