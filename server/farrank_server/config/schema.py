@@ -1,8 +1,7 @@
 """The configuration of a server as one frozen tree.
 
 Every value is checked when its dataclass is created, so a tree that exists is valid. `sources` reads it from
-a
-file, the environment and flags.
+a file, the environment and flags.
 """
 
 from collections.abc import Mapping
@@ -156,8 +155,7 @@ class LimitsConfig(Checked):
     is admitted if the backlog and the call itself need at most `deadline_margin` of the time to its deadline;
     a call without a deadline gets `default_timeout_s`. `max_unread_bytes` limits the answers that callers
     have not read yet. `max_receiving_bytes` limits the requests that are being received or wait for
-    admission. A request may take
-    10 s to arrive, plus the time for its bytes at `min_receiving_bytes_per_s`.
+    admission. A request may take 10 s to arrive, plus the time for its bytes at `min_receiving_bytes_per_s`.
     """
 
     max_documents: int = at_least(1, 1000)

@@ -60,7 +60,7 @@ MOST_MEMBERS = 32
 # Size of the pieces in which a large answer is sent.
 PIECE_BYTES = 65_536
 
-# The status that is logged when the caller has disconnected; nginx uses the same.
+# The status of a response whose caller has disconnected; nginx uses the same.
 CALLER_GONE = 499
 
 

@@ -95,7 +95,7 @@ def check_values(body: bytes, limits: LimitsConfig) -> None:
 
 
 def check_length(field: str, raw: msgspec.Raw, limit: str, limits: LimitsConfig) -> None:
-    """Refuse a value before it is decoded if it is too long in every possible encoding."""
+    """Refuse a value, before it is decoded, that is too long even if each escape stands for one byte."""
     written = memoryview(raw)
     if len(written) <= SMALL_BYTES:
         return

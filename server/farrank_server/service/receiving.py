@@ -3,8 +3,7 @@
 A request counts from before its first byte is read until admission has counted its texts, whose memory
 admission limits from then on. An endpoint that does not know a request's size beforehand reserves the largest
 size, and gives back the rest once the request has arrived. Without this budget, forty legal requests of 20 MB
-would take
-2 GB before the first of them is refused.
+would take 2 GB before the first of them is refused.
 
     with await budget.enter(caller.account, size) as room:
         async with asyncio.timeout(budget.arrival_s(size)):

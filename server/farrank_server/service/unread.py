@@ -23,16 +23,17 @@ log = logging.getLogger(__name__)
 # A smaller answer is never refused: the limit on open calls (`service/open_calls.py`) bounds their number.
 SMALL_ANSWER_BYTES = 65_536
 
-# One connection may have this fraction of all unread bytes: a quarter.
+# The limit on unread bytes divided by this is the limit of one connection.
 CONNECTION_SHARE = 4
 
 # A caller may have as many unread bytes as are free: one caller alone gets half of all.
 SHARE_OF_FREE = 1.0
 
-# Time limit for reading a refusal. HTTP/2 needs no free window for it, so the connection itself is stuck.
+# Time limit for reading a refusal. HTTP/2 needs no free window for it, so a late one means that the
+# connection is stuck.
 UNREAD_REFUSAL_S = 5.0
 
-# Time limit for reading an answer of any size; for large ones, a lower limit on the rate applies instead.
+# Time limit for reading an answer, or for a large one its size divided by this rate, if that is longer.
 UNREAD_S = 60.0
 SLOWEST_BYTES_PER_S = 256 * 2**10
 
