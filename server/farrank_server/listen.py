@@ -130,10 +130,9 @@ class GrpcListener:
     async def open(self, service: grpc.GenericRpcHandler) -> None:
         """Start to answer calls, and report healthy."""
         reflection = reflection_handlers((SERVICE.full_name,), self._reflections)
-        self.server.add_generic_rpc_handlers((service, self._health.handlers(), *reflection))
+        self.server.add_generic_rpc_handlers((service, *reflection))
         # gRPC's core keeps pending calls of registered methods in a separate queue, so that a health check
-        # does not wait behind a thousand calls. grpcio before 1.84 ignores registered methods and uses the
-        # handlers above.
+        # does not wait behind a thousand calls.
         self.server.add_registered_method_handlers(health.SERVICE_NAME, self._health.methods())
         await self.server.start()
         self.report(serving=True)

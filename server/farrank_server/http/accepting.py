@@ -15,7 +15,7 @@ from collections.abc import Callable
 from farrank_server.access.callers import account_of_peer
 from farrank_server.batching.fair_order import Account
 from farrank_server.engine.admission.shared_room import SharedRoom
-from farrank_server.http.connection import Connection
+from farrank_server.http.connection import UNREAD_S, Connection
 from farrank_server.metrics import Metrics
 from farrank_server.service.connections import peer_name
 
@@ -25,9 +25,8 @@ log = logging.getLogger(__name__)
 MOST_CONNECTIONS = 4096
 SHARE_OF_FILES = 0.5
 
-# Time limits: of a TLS handshake, and for the peer's part in closing a TLS connection.
+# Time limit of a TLS handshake.
 HANDSHAKE_S = 10.0
-TLS_END_S = 5.0
 
 # Wait after a failure to accept for lack of files or memory, and time between two log lines about it.
 RETRY_S = 0.2
@@ -98,10 +97,11 @@ class Acceptor:
             try:
                 accepted, address = await loop.sock_accept(self._listening)
             except OSError as error:
-                # Any other error means that the connection ended before it was accepted.
                 if error.errno in _NO_ROOM:
                     self._report_no_room(error)
-                    await asyncio.sleep(RETRY_S)
+                # Any other error means that the connection ended before it was accepted. An error that stays
+                # must not hold up the event loop either.
+                await asyncio.sleep(RETRY_S if error.errno in _NO_ROOM else 0)
                 continue
             self._take(accepted, address)
             # `sock_accept` does not yield to the event loop while a connection is ready.
@@ -122,10 +122,19 @@ class Acceptor:
         self._note(new, waits=True)
         new.task = asyncio.create_task(self._serve(new, accepted))
 
+        def give_back(_: object) -> None:
+            self._room.take(-1, account)
+            self._all.discard(new)
+            self._note(new, waits=False)
+            accepted.close()
+
+        # Not in the task: one that is cancelled before its first step runs nothing.
+        new.task.add_done_callback(give_back)
+
     async def _serve(self, accepted: _Accepted, connected: socket.socket) -> None:
         tls = {}
         if self._context is not None:
-            tls = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": TLS_END_S}
+            tls = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": UNREAD_S}
         connection = accepted.connection
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -135,11 +144,6 @@ class Acceptor:
         except OSError:
             # The handshake failed, took too long or was aborted by the peer. TLS errors are OSErrors, too.
             self._metrics.http_connections_ended.labels("handshake").inc()
-        finally:
-            self._room.take(-1, accepted.account)
-            self._all.discard(accepted)
-            self._note(accepted, waits=False)
-            connected.close()
 
     def _note(self, accepted: _Accepted, waits: bool) -> None:
         waiting = self._waiting.setdefault(accepted.account, {})

@@ -48,7 +48,12 @@ class Aside:
                 give_back = await slots.take(account)
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed before the request was read") from None
-        working = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            working = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except RuntimeError:
+            # After `close`.
+            give_back()
+            raise
         working.add_done_callback(lambda _: give_back())
         # A running thread cannot be stopped: it keeps its slot even if the caller has stopped waiting.
         return await asyncio.shield(working)

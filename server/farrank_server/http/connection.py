@@ -28,10 +28,11 @@ log = logging.getLogger(__name__)
 # As in gRPC, the maximum age varies by up to a tenth: connections that began together do not end together.
 AGE_JITTER = 0.1
 
-# Time limit from the first byte of a request, or the start of the connection, to the end of the headers.
+# Time limit from the first byte of a request to the end of its headers.
 HEADERS_S = 10.0
 
-# Longer than clients keep an idle connection: if the server closed first, some of their calls would fail.
+# Longer than clients keep an idle or unused connection: if the server closed first, some of their calls would
+# fail.
 KEEP_ALIVE_S = 75
 
 # Time limit for a peer to read the data that exceeds the buffers, and the end of its last answer.
@@ -103,7 +104,7 @@ class Connection(H11Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether the connection has had its answer and has sent nothing since."""
-        return self._phase is Phase.NEXT_REQUEST
+        return self._phase is Phase.NEXT_REQUEST and self.cycle is not None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Start the time limit for headers."""
@@ -117,6 +118,8 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Say why a request is refused, and end the connection: the start of the next request is unknown."""
+        if self.transport.is_closing():
+            return
         error = self._reader.refusal
         assert error is not None
         self._rules.count_end("malformed")
@@ -129,8 +132,14 @@ class Connection(H11Protocol):
             text = to_json({"message": message, "detail": message})
             headers = [("Content-Type", JSON), ("Content-Length", str(len(text))), ("Connection", "close")]
             answer = h11.Response(status_code=error.error_status_hint, headers=headers)
-            for each in (answer, h11.Data(data=text), h11.EndOfMessage()):
+            # The answer to HEAD has the headers alone.
+            body = b"" if self._reader.is_for_headers_alone else text
+            for each in (answer, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(each) or b"")
+        if self.cycle is not None and not self.cycle.response_complete:
+            # With TLS the connection lives on until the peer agrees to its end; its call ends now.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self.transport.close()
 
     def on_response_complete(self) -> None:
@@ -142,10 +151,12 @@ class Connection(H11Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Stop the timer and note that the connection has ended."""
-        super().connection_lost(error)
-        if self._timer is not None:
-            self._timer.cancel()
-        self.lost.set()
+        try:
+            super().connection_lost(error)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self.lost.set()
 
     def _watch(self) -> None:
         """Start the time limit of a new phase; a phase that continues keeps its limit."""
@@ -165,8 +176,7 @@ class Connection(H11Protocol):
             return Phase.LAST_BYTES
         if self.cycle is not None and not self.cycle.response_complete:
             return Phase.CALL
-        has_begun = self.cycle is None or self.conn.trailing_data[0]
-        return Phase.HEADERS if has_begun else Phase.NEXT_REQUEST
+        return Phase.HEADERS if self.conn.trailing_data[0] else Phase.NEXT_REQUEST
 
     def _is_late(self, phase: Phase) -> None:
         if phase is Phase.NEXT_REQUEST and not self.transport.get_write_buffer_size():

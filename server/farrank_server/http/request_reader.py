@@ -33,8 +33,15 @@ class RequestReader(h11.Connection):
         self._receive_buffer = _Lines()
         self.refusal: h11.RemoteProtocolError | None = None
 
+    @property
+    def is_for_headers_alone(self) -> bool:
+        """Whether the request is a HEAD, whose answer has no body."""
+        return self._request_method == b"HEAD"
+
     def next_event(self) -> Any:
-        """Return the next event. Raises: RemoteProtocolError, after which the connection should be closed."""
+        """Return the next event. Raises: RemoteProtocolError, also for all that follows a refused request."""
+        if self.refusal is not None:
+            raise self.refusal
         try:
             event = super().next_event()
             if isinstance(event, h11.Request):

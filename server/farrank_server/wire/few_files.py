@@ -36,7 +36,7 @@ async def keep_files_free(port: int, metrics: Metrics) -> None:
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        taken = _lowest_free(most)
+        taken = _open_files(most)
         if most == resource.RLIM_INFINITY or taken < FEW * most:
             continue
         ended = await asyncio.to_thread(end_newest, port, most, taken - int(ENOUGH * most))
@@ -49,8 +49,15 @@ async def keep_files_free(port: int, metrics: Metrics) -> None:
             )
 
 
-def _lowest_free(most: int) -> int:
-    """The lowest free file number: all below it are in use. `most` if all are in use."""
+def _open_files(most: int) -> int:
+    """The number of open files; `most` if no more can be opened.
+
+    Other systems than Linux 6.2 or later do not say it without opening another file. There it is the lowest
+    free file number, which is smaller while a lower number is free.
+    """
+    with suppress(FileNotFoundError):
+        if number := os.stat("/proc/self/fd").st_size:
+            return number
     try:
         file = os.open(os.devnull, os.O_RDONLY)
     except OSError:

@@ -1,6 +1,7 @@
 """Connections without an end to their headers or handshakes, and more of them than there is room for."""
 
 import asyncio
+import errno
 import logging
 import os
 import resource
@@ -33,7 +34,8 @@ async def test_headers_have_their_time_however_they_come(
 ) -> None:
     monkeypatch.setattr(connection, "HEADERS_S", 0.3)
     async with open_door() as door:
-        silent, half, dripping, kept = [await connect(door.listener.port) for _ in range(4)]
+        # Clients keep spare connections, which have sent nothing.
+        spare, half, dripping, kept = [await connect(door.listener.port) for _ in range(4)]
         await half.send(HALF_HEADERS)
         assert (await kept.ask(RERANK, BODY)).status == 200
         await kept.send(HALF_HEADERS)
@@ -42,9 +44,11 @@ async def test_headers_have_their_time_however_they_come(
             while True:
                 await dripping.send(b"X: a\r\n")
                 await asyncio.sleep(0.02)
-        for each in (silent, half, kept):
+        for each in (half, kept):
             assert await each.ended() == b""
-        assert ended(door, "headers") == 4
+        assert ended(door, "headers") == 3
+        assert (await spare.ask(RERANK, BODY)).status == 200
+        await spare.close()
         await until(lambda: door.bench.count("farrank_http_connections") == 0)
 
 
@@ -113,6 +117,49 @@ async def test_a_connection_beyond_those_in_calls_is_refused(
         for each in calling:
             await each.send(whole[-10:])
             assert (await each.answer()).status == 200
+
+
+async def test_connections_that_come_in_one_turn_of_the_loop_give_their_places_back(
+    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room a connection may be ended before its task has begun."""
+    monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 32)
+    async with open_door() as door:
+        calling = [await connect(door.listener.port) for _ in range(29)]
+        for each in calling:
+            await each.send(request(RERANK, BODY)[:-10])
+        await until(lambda: door.bench.count("farrank_open_calls", kind="HTTP requests") == 29)
+        burst = [socket.create_connection(("127.0.0.1", door.listener.port)) for _ in range(20)]
+        await until(lambda: ended(door, "room") + ended(door, "refused") >= 19)
+        for sent in burst:
+            sent.close()
+        for each in calling:
+            await each.close()
+        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+
+
+async def test_an_error_of_accepting_that_stays_holds_nothing_up(
+    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, failures = asyncio.get_running_loop(), 0
+    accept = loop.sock_accept
+
+    async def failing(listening: socket.socket) -> object:
+        nonlocal failures
+        if failures >= 10_000:
+            return await accept(listening)
+        failures += 1
+        raise PermissionError(errno.EPERM, "not permitted")
+
+    monkeypatch.setattr(loop, "sock_accept", failing)
+    async with open_door() as door:
+        seen = set()
+        while failures < 10_000:
+            seen.add(failures)
+            await asyncio.sleep(0)
+        assert len(seen) > 100
+        caller = await connect(door.listener.port)
+        assert (await caller.ask(RERANK, BODY)).status == 200
 
 
 @contextmanager

@@ -1,13 +1,18 @@
 """Requests that another reader could read in another way, or that have more headers than anybody needs."""
 
+import asyncio
 import json
 import logging
+import socket
+import ssl
 
 import pytest
 
+from farrank_server.config.schema import TlsConfig
 from farrank_server.http.request_reader import MOST_HEADER_BYTES, MOST_HEADERS
 from support.http_connection import Connections, HttpConnection
 from support.http_door import METHODS, OpenDoor
+from support.tls_files import TlsFiles
 from support.waiting import until
 
 RERANK = f"{METHODS}Rerank".encode()
@@ -114,5 +119,39 @@ async def test_a_refused_body_whose_chunks_are_wrong_just_ends_its_connection(
         assert (await caller.answer()).status == 501
         await caller.send(b"no chunk\r\n")
         await caller.ended()
+        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR], caplog.text
+
+
+@pytest.mark.parametrize(
+    "rest", [LENGTH + CHUNKED + b"\r\n", CHUNKED + b"\r\nno chunk\r\n"], ids=["both lengths", "a chunk"]
+)
+async def test_the_answer_to_a_refused_head_has_no_body(
+    open_door: OpenDoor, connect: Connections, caplog: pytest.LogCaptureFixture, rest: bytes
+) -> None:
+    async with open_door() as door:
+        caller = await connect(door.listener.port)
+        await caller.send(LINE.replace(b"POST", b"HEAD") + rest)
+        head, _, body = (await caller.ended()).partition(b"\r\n\r\n")
+        assert head.split()[1] in (b"400", b"404", b"405")
+        assert body == b""
+        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR], caplog.text
+
+
+async def test_a_wrong_chunk_over_tls_ends_its_call_before_the_peer_agrees_to_the_end(
+    open_door: OpenDoor, tls_files: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_door(tls=TlsConfig(tls_files.certificate, tls_files.private_key)) as door:
+        trusting = ssl.create_default_context(cafile=tls_files.authority)
+        plain = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", door.listener.port))
+        with await asyncio.to_thread(trusting.wrap_socket, plain, server_hostname="farrank.test") as caller:
+            await asyncio.to_thread(
+                caller.sendall, LINE + b"Connect-Timeout-Ms: 60000\r\n" + CHUNKED + b"\r\n"
+            )
+            await until(lambda: door.bench.count("farrank_open_calls", kind="HTTP requests") == 1)
+            await asyncio.to_thread(caller.sendall, b"no chunk\r\n")
+            # The peer reads nothing.
+            await until(lambda: door.bench.count("farrank_open_calls", kind="HTTP requests") == 0)
         await until(lambda: door.bench.count("farrank_http_connections") == 0)
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR], caplog.text
