@@ -73,7 +73,12 @@ def server(
     (folder / "collection.jsonl").write_text("\n".join(lines))
     assert main(["index", str(folder / "collection.jsonl"), "--out", str(folder / "index")]) == 0
     arguments = [f"--ranker={name}={tiny_rankers[name]}" for name in ("maxp", "biencoder")]
-    arguments += [f"--index=things={folder / 'index'}", "--log-level=warning", f"--keys={key_file}"]
+    arguments += [
+        f"--index=things={folder / 'index'}",
+        "--http-port=0",
+        "--log-level=warning",
+        f"--keys={key_file}",
+    ]
     arguments += [f"--set=limits.{name}={value}" for name, value in LIMITS.items()]
     with spawned_server(arguments) as spawned:
         yield spawned
