@@ -73,8 +73,11 @@ class ScriptedServer(rerank_pb2_grpc.RerankServiceServicer):
         self.timeouts_s.append(context.time_remaining() or 0.0)
         self.arrived.set()
         if self.hold:
-            context.add_callback(self.caller_left.set)
+            held = [request]
+            # A call that was released ends later, and says nothing of the callers after it.
+            context.add_callback(lambda: self.caller_left.set() if held else None)
             self.caller_left.wait(30)
+            held.clear()
         if self.failures:
             failure = self.failures.popleft()
             if failure.pushback is not None:
