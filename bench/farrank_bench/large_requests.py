@@ -214,7 +214,7 @@ def probed(connection: Connection, address: str, url: str, pid: int) -> None:
 
 
 def at_once(start: Sequence[str], door: str, count: int, size: int, rounds: int, ranker: str) -> list[Row]:
-    """Send requests at once in each round; say what the calls beside them took, and what was held."""
+    """Send requests at once in each round; report the times of another caller's calls, and the memory."""
     is_http = door == "HTTP"
     # Few documents: reading them is to weigh more than scoring.
     data = (as_json if is_http else as_protobuf)(size, size // math.ceil(size / AT_ONCE_BYTES), ranker)
@@ -246,7 +246,7 @@ def at_once(start: Sequence[str], door: str, count: int, size: int, rounds: int,
     return [
         Row("another's call of 70 KB alone, median, ms", spread(calls(alone, median), ".1f")),
         Row("the longest, ms", spread(calls(alone, max), ".0f")),
-        Row("beside the large ones, median, ms", spread(calls(beside, median), ".1f")),
+        Row("with the large ones, median, ms", spread(calls(beside, median), ".1f")),
         Row("the longest, ms", spread(calls(beside, max), ".0f")),
         Row("median over that alone", spread(ratios, ".2f")),
         Row("calls of the other that failed", str(failed), "0", failed == 0),

@@ -29,7 +29,7 @@ sys.exit(main(sys.argv[1:]))
 GREEDY = "127.0.0.2"
 HALF_HEADERS = b"POST /rerank HTTP/1.1\r\nHost: a\r\n"
 HTTP2_BEGINS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-# What the server logs about itself while the connections are there.
+# The number of lines that the server may log while the connections are open.
 MOST_LINES = 10
 ANSWERED_S = 60.0
 

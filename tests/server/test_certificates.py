@@ -100,17 +100,20 @@ class Returning:
         return answer != b""
 
 
+def serving(ranker: Path, served: TlsFiles) -> ServerConfig:
+    """Both endpoints, with client certificates."""
+    tls = TlsConfig(served.certificate, served.private_key, served.authority)
+    listen = ListenConfig(port=0, metrics_port=None, tls=tls, http=HttpConfig(port=0))
+    return ServerConfig(rankers={"maxp": RankerConfig(str(ranker))}, listen=listen)
+
+
 async def test_each_handshake_has_the_certificates_of_its_time(
     tiny_rankers: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     first, second, served = (issued(tmp_path / name) for name in ("first", "second", "served"))
     put(first, served)
-    tls = TlsConfig(served.certificate, served.private_key, served.authority)
-    config = ServerConfig(
-        rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
-        listen=ListenConfig(port=0, metrics_port=None, tls=tls, http=HttpConfig(port=0)),
-    )
+    config = serving(tiny_rankers["maxp"], served)
 
     async def let_in(files: TlsFiles) -> tuple[bool, bool]:
         return await is_let_in_by_grpc(replica, files), await is_let_in_by_http(replica, files)
@@ -140,11 +143,7 @@ async def test_a_kept_tls_session_does_not_let_in_whom_the_new_authority_would_r
 ) -> None:
     first, second, served = (issued(tmp_path / name) for name in ("first", "second", "served"))
     put(first, served)
-    tls = TlsConfig(served.certificate, served.private_key, served.authority)
-    config = ServerConfig(
-        rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
-        listen=ListenConfig(port=0, metrics_port=None, tls=tls, http=HttpConfig(port=0)),
-    )
+    config = serving(tiny_rankers["maxp"], served)
     versions = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
     callers = {
         (endpoint, version.name): Returning(first, version, endpoint)

@@ -12,7 +12,7 @@ import uvicorn
 from farrank_server.certificates import Certificates
 from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.http.accepting import Acceptor
-from farrank_server.http.connection import KEEP_ALIVE_S, Connection, Rules
+from farrank_server.http.connection import Connection, Rules
 from farrank_server.http.door import HttpDoor
 from farrank_server.listen import bound_socket, host_and_port
 from farrank_server.metrics import Metrics
@@ -73,8 +73,6 @@ class HttpListener:
                 log_config=None,
                 # uvicorn logs a warning for each malformed request, without a rate limit.
                 log_level=logging.ERROR,
-                backlog=BACKLOG,
-                timeout_keep_alive=KEEP_ALIVE_S,
                 ssl_context_factory=None if certificates is None else lambda *_: certificates.for_http(),
             ),
         )
