@@ -6,7 +6,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 from farrank.v1 import rerank_pb2 as pb
 from farrank_client import FarrankError, InvalidArgument
 from farrank_client.errors import from_grpc
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.runtime import Encoding
 from farrank_server.metrics import Metrics
 from farrank_server.service import guard
 from farrank_server.telemetry import line_rate
@@ -265,19 +268,30 @@ async def test_of_calls_that_are_well_a_share_is_told(
     assert [each["request_id"] for each in told] == ["first", "fourth"]
 
 
-async def test_a_caller_that_goes_is_told_of(doors: Doors, lines: Lines) -> None:
-    key = await doors.key("team")
-    held = doors.bench.engine.gate
-    with held.passing():
-        call = doors.stub.Rerank(
-            pb.RerankRequest(query="q", documents=[pb.Document(id="a", text="word " * 200_000)]),
-            metadata=(("x-api-key", key), ("x-request-id", "gone")),
-        )
+async def test_a_call_whose_caller_has_gone_has_a_line(
+    doors: Doors, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, runtime, released = await doors.key("team"), doors.bench.runtimes["maxp"], threading.Event()
+    encode = runtime.encode
+
+    def encode_once_released(inputs: Sequence[EncoderInput]) -> Encoding:
+        assert released.wait(60)
+        return encode(inputs)
+
+    # The answer cannot come before the caller has gone.
+    monkeypatch.setattr(runtime, "encode", encode_once_released)
+    call = doors.stub.Rerank(
+        pb.RerankRequest(query="q", documents=[pb.Document(id="a", text=TEXT)]),
+        metadata=(("x-api-key", key), ("x-request-id", "gone")),
+    )
+    try:
         await until(lambda: doors.count("requests_in_flight", door="grpc", method="Rerank") == 1)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-    (line,) = await told_of(lines, 1)
+        (line,) = await told_of(lines, 1)
+    finally:
+        released.set()
     assert (line["code"], line["request_id"]) == ("CANCELLED", "gone")
 
 
