@@ -1,26 +1,27 @@
-# Every target sets up what it needs: `make demo` and `make test` are all a fresh machine takes.
+# Every target sets up its own requirements: `make demo` and `make test` work on a fresh machine.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Over the packages of the first environment, those that differ with transformers 4.57 (docs/decisions/0031).
+# This environment uses the packages of the first one, except those that differ with transformers 4.57
+# (docs/decisions/0031).
 OLDER := .venv-transformers-4
 OLDER_READY := $(OLDER)/.ready
 INDEX := .cache/pydoc-index
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Some images forbid Python to keep what it compiled. Each worker, actor and child would compile torch again.
+# Some images set PYTHONDONTWRITEBYTECODE. Each worker, actor and child process would then compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo train-demo test test-most test-charts test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu experiment clean
 .DELETE_ON_ERROR:
 
-# Python compiles what it imports; pip would spend 45 s on all that is installed.
+# --no-compile: Python compiles the modules that it imports; pip would spend 45 s on compiling all of them.
 $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[all,dev]'
 	touch $@
 
-# Order only: a newer environment does not make the corpus older.
+# The environment is an order-only prerequisite: a newer environment does not make the corpus out of date.
 $(INDEX): | $(READY)
 	$(BIN)/farrank index --pydoc --tokens embedded --encode embedded --export auto --out $@
 
@@ -35,29 +36,30 @@ serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index
 
 NAMED := $(findstring tests/,$(PYTEST_ARGS))
 
-# Three parts that need nothing of each other: `make check --jobs=3` runs them and lint beside each other, as CI does.
-test: test-most $(if $(NAMED),,test-charts ray-tests)  ## the whole test suite; PYTEST_ARGS that name tests/… run those alone
+# The three parts are independent: `make check --jobs=3` runs them and lint in parallel, as CI does.
+test: test-most $(if $(NAMED),,test-charts ray-tests)  ## the whole test suite; if PYTEST_ARGS names tests/…, only those
 
-# tests/conftest.py says how many workers there are; each computes on one thread. In the order of the folders: the
-# slowest files are not last.
+# tests/conftest.py sets the number of workers; each worker computes on one thread. The tests run in the order of the
+# folders, in which the slowest files are not last.
 test-most: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder $(if $(NAMED),,$(APART:%=--ignore=%)) $(PYTEST_ARGS)
 
-# Helm's engine is a Go library, with which processes that had other servers in them before have crashed: these tests
-# have a process of their own.
+# Helm's engine is a Go library. Processes that had run other servers before have crashed with it, so these tests have
+# their own process.
 HELM := tests/deploy tests/dashboards/test_autoscaling.py
 test-charts: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(HELM) $(PYTEST_ARGS)
 
-# Ray Serve's gRPC proxy listens on every interface: these tests have a network of their own, with loopback alone.
-# Where that is not allowed, those that need a cluster are skipped; FARRANK_RAY=1 runs them all the same.
+# Ray Serve's gRPC proxy listens on every interface, so these tests run in their own network namespace, which has only
+# loopback. Where namespaces are not allowed, the tests that need a cluster are skipped; FARRANK_RAY=1 runs them anyway.
 RAY := tests/scale
 APART := $(HELM) $(RAY)
-ray-tests: $(READY)  ## the part of it on a Ray cluster of two nodes on this machine
+ray-tests: $(READY)  ## the tests that use a Ray cluster of two nodes on this machine
 	OMP_NUM_THREADS=1 $(BIN)/python -m farrank_bench.scaling.loopback -m pytest $(RAY) $(PYTEST_ARGS)
 
-# The first environment's packages come last on its path, by a line that Python reads at its start. They are put there
-# after pip has done its work, which would else replace them. Made anew each time: it takes seconds.
+# A .pth file, which Python reads at its start, puts the first environment's packages last on this one's path. It is
+# written after pip has run, because pip would otherwise replace those packages. Building the environment anew takes
+# seconds.
 $(OLDER_READY): $(READY) constraints-transformers-4.txt
 	rm -rf $(OLDER)
 	$(BIN)/python -m venv --without-pip $(OLDER)
@@ -67,10 +69,10 @@ $(OLDER_READY): $(READY) constraints-transformers-4.txt
 		echo "import site; site.addsitedir('$$packages')" >"$$(echo $(OLDER)/lib/python*/site-packages)/first.pth"
 	touch $@
 
-# Tests of what reads or runs transformers' own code: its models, tokenizers, configurations, Trainer, and their traces.
-# The rest is the same with either release, and `make test` has run it: families' heads, how a layout is written where
-# optimum has no part in it, and how an export is quantised, measured, kept and chosen. Most backbones marked slow are
-# traced in tests/exporters/test_plain_graph.py, too: all but MOSAIC and BigBird.
+# These tests read or run transformers' own code: its models, tokenizers, configurations, Trainer, and their traces.
+# The rest behaves the same with either release, and `make test` covers it: families' heads, writing a layout without
+# optimum, and quantising, measuring, keeping and choosing an export. tests/exporters/test_plain_graph.py also traces
+# most backbones marked slow: all but MOSAIC and BigBird.
 OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtimes/test_published_runtime.py \
 	tests/runtimes/test_torch_runtime.py tests/exporters/test_optimum_exporter.py tests/exporters/test_plain_graph.py \
 	$(addprefix tests/exporters/test_optimum_layout.py::test_,a_published_model_gets_a_folder_with_its_files_and_no_weights \
@@ -85,12 +87,12 @@ OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtime
 	--deselect=tests/rankers/test_traceable.py::test_every_family_scores_alike_in_its_graphs \
 	--deselect=tests/e2e/test_embedded_rankers.py::test_one_is_exported
 
-# Two workers: CI runs it beside the other parts.
+# Two workers, because CI runs this part in parallel with the others.
 test-transformers-4: $(OLDER_READY)  ## a part of the test suite with transformers 4.57 and optimum
 	FARRANK_OTHER_PYTHON=$(abspath $(BIN)/python) OMP_NUM_THREADS=1 \
 		$(OLDER)/bin/python -m pytest --numprocesses=2 --no-loadscope-reorder -m "not slow" $(OLDER_TESTS) $(PYTEST_ARGS)
 
-client-tests: $(READY)  ## the part of it in which other people's HTTP clients, in environments of their own, ask a server
+client-tests: $(READY)  ## the tests in which third-party HTTP clients, each in its own environment, call a server
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/http_clients $(PYTEST_ARGS)
 
 fuzz: $(READY)  ## 100,000 generated calls, and raw HTTP/2 frames, against a real server; writes .cache/raw-http2.md
@@ -99,8 +101,8 @@ fuzz: $(READY)  ## 100,000 generated calls, and raw HTTP/2 frames, against a rea
 	FARRANK_RAW_CASES=$(or $(RAW_CASES),2000) FARRANK_RAW_SHARE=1 FARRANK_RAW_TIMES=5000 \
 		FARRANK_RAW_REPORT=.cache/raw-http2.md OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz/test_raw_http2.py $(PYTEST_ARGS)
 
-# The ten minutes come first, then the kills, which take longer: a JVM starts in seconds.
-chaos: $(READY)  ## parts of a real server fall sick under load, ten minutes and a hundred kills; writes .cache/chaos.md
+# Ten minutes of faults come first, then the kills, which take longer: a JVM needs seconds to start.
+chaos: $(READY)  ## parts of a real server fail under load, for ten minutes and a hundred kills; writes .cache/chaos.md
 	mkdir -p .cache
 	FARRANK_CHAOS_SECONDS=$(or $(CHAOS_SECONDS),600) FARRANK_CHAOS_KILLS=$(or $(CHAOS_KILLS),100) \
 		FARRANK_CHAOS_REPORT=$(or $(CHAOS_REPORT),.cache/chaos) OMP_NUM_THREADS=1 \
@@ -118,26 +120,26 @@ lint: $(READY)  ## format, lint, types, import rules, proto lint
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 
-audit: $(READY)  ## hold the pinned packages against an index of known vulnerabilities, where one can be had
+audit: $(READY)  ## check the pinned packages against an index of known vulnerabilities, where one can be reached
 	$(BIN)/python audit_dependencies.py
 
 check: lint audit test  ## everything: lint and the whole test suite
 
-hooks: $(READY)  ## run what lint runs at every commit
+hooks: $(READY)  ## run lint's checks at every commit
 	$(BIN)/pre-commit install
 
 format: $(READY)  ## rewrite the sources in the house's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) $(INDEX)  ## measure the server, its exports beside peers, and their fidelity; see docs/benchmarks/
+bench: $(READY) $(INDEX)  ## measure the server, its exports against peers, and their fidelity; see docs/benchmarks/
 	$(BIN)/python -m farrank_bench --index $(INDEX) $(BENCH_ARGS)
 
 bench-gpu: $(READY)  ## measure packed rankers on a CUDA device; see docs/benchmarks/gpu.md
 	$(BIN)/python -m farrank_bench.gpu $(BENCH_ARGS)
 
-experiment: $(READY)  ## measure the papers' findings on SQuAD, for hours; the same command goes on where it was ended
+experiment: $(READY)  ## measure the papers' findings on SQuAD, for hours; the same command resumes an interrupted run
 	$(BIN)/python -m farrank_experiments $(EXPERIMENT_ARGS)
 
-clean:  ## remove the environment and everything made from it
+clean:  ## remove the environments, the caches and the built packages
 	rm -rf $(VENV) $(OLDER) .cache dist

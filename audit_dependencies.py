@@ -1,8 +1,9 @@
-"""Hold the pinned packages against an index of known vulnerabilities: `make audit`.
+"""Check the pinned packages against an index of known vulnerabilities: `make audit`.
 
-pip-audit asks OSV (https://osv.dev), or what speaks its protocol at FARRANK_ADVISORIES. Where that cannot be
-had, one line says so, and nothing fails: a machine without a network must be able to check the rest. An index
-that knows nothing would pass everything, so one question comes first whose answer is known.
+pip-audit asks OSV (https://osv.dev), or a service with the same protocol at FARRANK_ADVISORIES. If the index
+cannot be reached, the script says so in one line and succeeds: a machine without a network must be able to
+run the other checks. An empty index would pass every package, so the first question is about a package that
+is known to be vulnerable.
 """
 
 import json
@@ -16,18 +17,18 @@ from typing import Any
 FILES = ("constraints.txt", "constraints-transformers-4.txt")
 OSV = "https://api.osv.dev/v1/query"
 
-# It has advisories, and always will (CVE-2014-1402).
+# This release will always have advisories (CVE-2014-1402).
 KNOWN_TO_BE_VULNERABLE = "jinja2==2.4.1"
 
 TIMEOUT_S = 10
 
 
 class NoIndex(Exception):
-    """There is no index of advisories to be asked; the message says why."""
+    """No index of advisories can be reached; the message says why."""
 
 
 def audit(pins: list[str], index: str) -> list[dict[str, Any]]:
-    """Ask for the advisories of packages. Raises: NoIndex."""
+    """Return pip-audit's entry for each package, with its advisories. Raises: NoIndex."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "pins.txt")
         file.write_text("\n".join(pins) + "\n")
@@ -52,7 +53,7 @@ def audit(pins: list[str], index: str) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Say what is vulnerable, a line each; 1 if anything is."""
+    """Print a line for each vulnerability. Returns 1 if there is one, otherwise 0."""
     index = os.environ.get("FARRANK_ADVISORIES", OSV)
     pins = {
         line.strip()
@@ -60,7 +61,7 @@ def main() -> int:
         for line in Path(file).read_text(encoding="utf-8").splitlines()
         if line and not line.startswith("#")
     }
-    # A file may not name a package twice: what both releases of transformers have comes first.
+    # A requirements file may not name a package twice, so a package with two pins is audited in two rounds.
     rounds: list[dict[str, str]] = []
     for pin in sorted(pins):
         name = pin.partition("==")[0].lower()
@@ -73,21 +74,21 @@ def main() -> int:
         (canary,) = audit([KNOWN_TO_BE_VULNERABLE], index)
         if not canary.get("vulns"):
             raise NoIndex(
-                f"{index} knows nothing of {KNOWN_TO_BE_VULNERABLE}, which is known to be vulnerable"
+                f"{index} has no advisory for {KNOWN_TO_BE_VULNERABLE}, which is known to be vulnerable"
             )
         found = [each for pinned in rounds for each in audit(list(pinned.values()), index)]
     except NoIndex as error:
-        print(f"audit: nothing was audited, no index of advisories can be had: {error}")
+        print(f"audit: nothing was audited, because no index of advisories can be reached: {error}")
         return 0
     skipped = [each["name"] for each in found if "skip_reason" in each]
     if skipped:
         print(f"audit: {len(skipped)} packages could not be audited: {', '.join(skipped[:10])}")
     vulnerable = [(each, advisory) for each in found for advisory in each.get("vulns", ())]
     for each, advisory in vulnerable:
-        helps = ", ".join(advisory["fix_versions"]) or "no release"
-        print(f"audit: {each['name']} {each['version']}: {advisory['id']}, mended in {helps}")
+        fixed_in = ", ".join(advisory["fix_versions"]) or "no release"
+        print(f"audit: {each['name']} {each['version']}: {advisory['id']}, fixed in {fixed_in}")
     if not vulnerable:
-        print(f"audit: of {len(found) - len(skipped)} packages none has a known vulnerability")
+        print(f"audit: none of {len(found) - len(skipped)} packages has a known vulnerability")
     return 1 if vulnerable else 0
 
 

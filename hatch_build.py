@@ -10,16 +10,16 @@ PROTOS = ("farrank/v1/rerank.proto",)
 
 
 class ProtobufBuildHook(BuildHookInterface):
-    """Write `*_pb2.py`, `*_pb2.pyi` and `*_pb2_grpc.py` beside each `.proto`."""
+    """Write `*_pb2.py`, `*_pb2.pyi` and `*_pb2_grpc.py` next to each `.proto`."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Run before the files of the wheel are collected.
+        """Compile the protos before hatchling collects the files of the wheel.
 
         Raises: RuntimeError if protoc refuses a file.
         """
-        # Imported here: the hook's module is also imported where only metadata is asked for.
+        # Imported here, because hatchling also imports this module when it only reads the metadata.
         from grpc_tools import protoc
 
         root = Path(self.root) / PROTO_ROOT
@@ -27,4 +27,4 @@ class ProtobufBuildHook(BuildHookInterface):
         well_known = Path(protoc.__file__).parent / "_proto"
         command = ["protoc", f"-I{root}", f"-I{well_known}", *arguments, *PROTOS]
         if protoc.main(command) != 0:
-            raise RuntimeError(f"protoc failed on {PROTOS}; its message stands above")
+            raise RuntimeError(f"protoc failed on {PROTOS}; its own message is printed above")

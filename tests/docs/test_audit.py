@@ -70,7 +70,7 @@ def pinned(tmp_path: Path) -> Path:
 def test_what_is_vulnerable_fails_and_is_named(pinned: Path) -> None:
     with osv({CANARY: "2.7.2", ("transformers", "4.57"): "4.58"}) as (index, asked):
         code, said = audited(pinned, index)
-    assert (code, said) == (1, "audit: transformers 4.57: TEST-transformers, mended in 4.58\n")
+    assert (code, said) == (1, "audit: transformers 4.57: TEST-transformers, fixed in 4.58\n")
     # All that is pinned anywhere, and once each.
     pins = [("alpha", "1.0"), ("transformers", "4.57"), ("transformers", "5.1")]
     assert sorted(asked) == sorted([CANARY, *pins])
@@ -78,7 +78,7 @@ def test_what_is_vulnerable_fails_and_is_named(pinned: Path) -> None:
 
 def test_what_is_not_passes(pinned: Path) -> None:
     with osv({CANARY: "2.7.2"}) as (index, _):
-        assert audited(pinned, index) == (0, "audit: of 3 packages none has a known vulnerability\n")
+        assert audited(pinned, index) == (0, "audit: none of 3 packages has a known vulnerability\n")
 
 
 def test_an_index_that_knows_nothing_is_none(pinned: Path) -> None:
@@ -86,7 +86,8 @@ def test_an_index_that_knows_nothing_is_none(pinned: Path) -> None:
         code, said = audited(pinned, index)
     assert code == 0
     assert re.fullmatch(
-        r"audit: nothing was audited, no index of advisories can be had: .+ knows nothing of .+\n", said
+        r"audit: nothing was audited, because no index .+ can be reached: .+ has no advisory for .+\n",
+        said,
     )
     assert asked == [CANARY]
 
@@ -96,4 +97,6 @@ def test_without_an_index_one_line_says_so_and_the_rest_goes_on(pinned: Path) ->
         pass
     code, said = audited(pinned, gone)
     assert code == 0
-    assert re.fullmatch(r"audit: nothing was audited, no index of advisories can be had: .+\n", said)
+    assert re.fullmatch(
+        r"audit: nothing was audited, because no index of advisories can be reached: .+\n", said
+    )
