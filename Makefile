@@ -15,9 +15,14 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo train-demo test test-most test-charts test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu experiment clean
 .DELETE_ON_ERROR:
 
-# --no-compile: Python compiles the modules that it imports; pip would spend 45 s on compiling all of them.
+# --no-compile: Python compiles the modules that it imports; pip would spend 45 s on compiling all of them. The pinned
+# packages come first, without a search for versions that fit, which takes pip half a minute. The second call adds the
+# project and the packages that only some builds of torch need.
+BUILD_PINS := ^(cuda|nvidia|onnxruntime-gpu|tensorrt|triton|grpcio-tools)
 $(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	grep -vE '$(BUILD_PINS)' constraints.txt >$(VENV)/pins.txt
+	$(BIN)/pip install --quiet --no-compile --no-deps --requirement $(VENV)/pins.txt
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[all,dev]'
 	touch $@
 

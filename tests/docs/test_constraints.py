@@ -106,3 +106,12 @@ def test_the_indexes_have_it_all(release: str, extras: str, tmp_path: Path) -> N
     assert found.pop(canonicalize_name("farrank"))
     assert "transformers" in found
     assert found.items() <= PINS[release].items()
+
+
+@pytest.mark.skipif(HERE == "4", reason="the Makefile installs the newer release's pins")
+def test_the_makefile_installs_every_pin_that_all_builds_of_torch_need() -> None:
+    """Pins that need no search for versions, and no other package: `all` and `dev` ask for each of them."""
+    (pattern,) = re.findall(r"^BUILD_PINS := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    first = {name for name in PINS["5"] if not re.match(pattern, name)}
+    asked = needed("farrank[all,dev]").keys() - {"pip", "farrank"}
+    assert {name for name in asked if not re.match(pattern, name)} == first
