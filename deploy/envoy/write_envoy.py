@@ -1,6 +1,6 @@
 """Write Envoy's configuration for replicas outside of Kubernetes: `python deploy/envoy/write_envoy.py`.
 
-It is the chart's template with other addresses, so that both behave alike. Helm's engine renders it.
+Helm's engine renders the chart's template with other addresses, so that both configurations behave alike.
 """
 
 import shutil
@@ -14,12 +14,12 @@ WRITTEN = Path(__file__).with_name("envoy.yaml")
 TEMPLATE = Path(__file__).parents[1] / "helm" / "farrank" / "templates" / "_envoy.tpl"
 
 HEADER = """\
-# Envoy before several replicas, for callers that do not balance themselves (docs/scaling.md).
-# Written by `python deploy/envoy/write_envoy.py` from the chart's template.
+# Envoy in front of several replicas, for callers that do not balance themselves (docs/scaling.md).
+# `python deploy/envoy/write_envoy.py` writes this file from the chart's template.
 #
 #   envoy --config-path deploy/envoy/envoy.yaml --concurrency 2 --log-level warning
 #
-# Yours to set: the addresses at the end (a name stands for all of its addresses), and where Envoy listens.
+# Set the replicas' addresses at the end (a name stands for all of its addresses), and Envoy's own address.
 """
 
 PARAMETERS: dict[str, Any] = {
@@ -34,7 +34,7 @@ PARAMETERS: dict[str, Any] = {
 
 
 def text() -> str:
-    """Render the file; the same every time."""
+    """Render the file. The result is the same every time."""
     with tempfile.TemporaryDirectory() as folder:
         templates = Path(folder, "templates")
         templates.mkdir()

@@ -1,6 +1,7 @@
 """Write the schema of the chart's values: `python deploy/helm/write_schema.py`.
 
-By hand stands what the chart adds; what the server's configuration takes is the server's own word.
+The chart's own values are described by hand in values.schema.yaml. The schema of the server's configuration
+is generated from the server's code.
 """
 
 import json
@@ -17,17 +18,17 @@ WRITTEN = FOLDER / "farrank" / "values.schema.json"
 
 
 def schema() -> dict[str, Any]:
-    """Put both together."""
+    """Return the chart's schema, with the server's configuration among its definitions."""
     found: dict[str, Any] = yaml.safe_load((FOLDER / "values.schema.yaml").read_text(encoding="utf-8"))
     ranker = json_schema(RankerConfig)
-    # An entry of a list has its name inside.
+    # The chart has a list of rankers, so each entry has its name inside.
     ranker["properties"] = {"name": {"type": "string", "minLength": 1}, **ranker["properties"]}
     found["definitions"] |= {"ranker": ranker | {"required": ["name"]}, "config": json_schema(ServerConfig)}
     return found
 
 
 def text() -> str:
-    """What the file holds; the same every time."""
+    """Return the content of the file. It is the same every time."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 

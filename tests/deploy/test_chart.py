@@ -172,10 +172,10 @@ WRONG = {
         {"config": {"rankers": {"mine": {"source": "x"}}}},
         "config.rankers: set rankers, a list",
     ),
-    "a name twice": ({"rankers": [{"name": "a"}, {"name": "a"}]}, 'rankers: "a" stands twice'),
+    "a name twice": ({"rankers": [{"name": "a"}, {"name": "a"}]}, 'rankers: "a" is listed twice'),
     "configuration beside the configuration": (
         {"env": [{"name": "FARRANK_LISTEN__DRAIN_TIMEOUT_S", "value": "300"}]},
-        "env: FARRANK_LISTEN__DRAIN_TIMEOUT_S is not taken",
+        "env: FARRANK_LISTEN__DRAIN_TIMEOUT_S is refused",
     ),
     "one port for two doors": ({"ports": {"http": 9090}}, "ports: grpc, http and metrics must differ"),
     "a rollout that cannot move": (

@@ -252,11 +252,11 @@ def test_the_values_that_the_page_shows_render() -> None:
 WRONG: dict[str, tuple[Any, str]] = {
     "a volume and a claim": (
         {"cache": {"claim": CLAIM, "volume": {"emptyDir": {}}}},
-        "cache: it has a volume and a claim",
+        "cache: both a volume and a claim are set",
     ),
     "both for models": (
         {"data": {"models": {"claim": CLAIM, "volume": {"emptyDir": {}}}}},
-        r"data\.models: it has a volume and a claim",
+        r"data\.models: both a volume and a claim are set",
     ),
     "a claim of no size": (
         {"cache": {"claim": {"accessModes": ["ReadWriteMany"]}}},
@@ -265,7 +265,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "an ingress without hosts": ({"ingress": {"enabled": True}}, "ingress: hosts is empty"),
     "an ingress without HTTP": (
         {"ingress": {"enabled": True, "hosts": ["x.example"]}, "ports": {"http": None}},
-        "ingress: it is for HTTP",
+        "ingress: it needs HTTP",
     ),
     "a route without a gateway": ({"grpcRoute": {"enabled": True}}, "grpcRoute: parentRefs is empty"),
     "a probe that asks something else": (

@@ -1,21 +1,21 @@
 {{/*
-Envoy's configuration, for the chart and for deploy/envoy/envoy.yaml (deploy/envoy/write_envoy.py) alike. It takes `host`
-and `port`, where Envoy listens; `addresses` of replicas, each with `host` and `port`; `service`, their name in the health
-service; `maxRequests`, `connectionSeconds` and `choices` as values.yaml explains them; and `tls`, which may be missing: the
-folder `files` that holds certificate.yaml and authority.yaml, and the `serverName` that replicas' certificates must hold,
-which may be empty.
+Envoy's configuration, for the chart and for deploy/envoy/envoy.yaml (deploy/envoy/write_envoy.py). Its parameters are: `host`
+and `port`, on which Envoy listens; `addresses` of replicas, each with `host` and `port`; `service`, the replicas' name in the
+health service; `maxRequests`, `connectionSeconds` and `choices`, as values.yaml explains them; and `tls`, which may be
+missing. `tls` has the folder `files` with certificate.yaml and authority.yaml, and the `serverName` that replicas'
+certificates must contain, which may be empty.
 */}}
 {{- define "farrank.envoyConfig" -}}
-# Envoy asks for names before it reads a certificate from a file.
+# Envoy requires these names before it reads a certificate from a file.
 node: {id: farrank, cluster: farrank}
 admin:
-  # Loopback alone: a caller that reaches it could end the proxy.
+  # Loopback only: a caller that reaches this address could end the proxy.
   address: {socket_address: {address: 127.0.0.1, port_value: 9901}}
 static_resources:
   listeners:
     - name: calls
       address: {socket_address: {address: {{ .host | quote }}, port_value: {{ .port }}}}
-      # Envoy holds at most this much of a call. A larger request is not tried at another replica.
+      # Envoy buffers at most this much of a call. It does not retry a larger request at another replica.
       per_connection_buffer_limit_bytes: 1048576
       filter_chains:
         - filters:
@@ -24,37 +24,37 @@ static_resources:
                 "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
                 stat_prefix: calls
                 codec_type: HTTP2
-                # At this age a connection takes no new calls, and ends when its calls do: callers find new proxies, and
-                # leave one that Kubernetes' services have forgotten.
+                # At this age a connection takes no new calls, and closes when its calls end. Callers thus find new proxies,
+                # and leave a proxy that is no longer in its Kubernetes service.
                 common_http_protocol_options: {max_connection_duration: {{ .connectionSeconds }}s}
-                # Calls that a caller sends before it hears of that are answered for this long.
+                # For this long Envoy answers calls that a caller sends before it learns that the connection closes.
                 drain_timeout: 5s
-                # One caller's connection holds at most this many calls and bytes. gRPC clients queue the rest.
+                # These are the most calls and bytes of one connection. gRPC clients queue the rest.
                 http2_protocol_options:
                   max_concurrent_streams: 1024
                   initial_stream_window_size: 1048576
                   initial_connection_window_size: 4194304
-                # A health watch is silent for hours.
+                # A health watch can be silent for hours.
                 stream_idle_timeout: 0s
                 route_config:
                   virtual_hosts:
                     - name: replicas
                       domains: ["*"]
-                      # A call changes nothing, so another replica may answer it. Envoy tries again where a replica could
-                      # not be reached, refused the stream, ended the connection before it answered, or answered
-                      # UNAVAILABLE and nothing else. RESOURCE_EXHAUSTED goes to the caller, with its hint.
+                      # A call changes nothing, so another replica may answer it. Envoy retries if a replica cannot be
+                      # reached, refuses the stream, closes the connection before it answers, or answers only
+                      # UNAVAILABLE. RESOURCE_EXHAUSTED goes to the caller, with the time to retry.
                       retry_policy:
                         retry_on: connect-failure,refused-stream,reset,unavailable
                         num_retries: 3
-                        # A dead replica has the fewest calls, so that most draws find it again.
+                        # A dead replica has the fewest calls, so most draws would find it again.
                         host_selection_retry_max_attempts: 50
                         retry_host_predicate:
                           - name: envoy.retry_host_predicates.previous_hosts
                             typed_config:
                               "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate
                       routes:
-                        # A health check reaches a replica once it is whole: half-sent ones would take the places of
-                        # Envoy's own checks there.
+                        # Envoy passes a health check on only when it is complete. Half-sent ones would take up the
+                        # replica's room for Envoy's own checks.
                         - match: {path: /grpc.health.v1.Health/Check}
                           route:
                             cluster: replicas
@@ -67,12 +67,12 @@ static_resources:
                         - match: {prefix: "/"}
                           route:
                             cluster: replicas
-                            # Envoy's own limit would be 15 s. The caller's deadline holds instead and reaches the replica.
+                            # Envoy's default timeout is 15 s. The caller's deadline applies instead, and Envoy passes it on.
                             timeout: 0s
                             max_stream_duration: {grpc_timeout_header_max: 0s}
                 http_filters:
                   - name: envoy.filters.http.buffer
-                    # Only routes that ask for it.
+                    # Only for routes that enable it.
                     disabled: true
                     typed_config:
                       "@type": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer
@@ -91,7 +91,7 @@ static_resources:
                   - name: certificate
                     sds_config: {path_config_source: {path: {{ .files }}/certificate.yaml}}
           {{- end }}
-    # For Kubernetes and Prometheus: two pages of the administration, to read.
+    # Kubernetes and Prometheus may read these two pages of Envoy's administration interface.
     - name: status
       address: {socket_address: {address: {{ .host | quote }}, port_value: 9902}}
       filter_chains:
@@ -124,13 +124,13 @@ static_resources:
     - name: replicas
       type: STRICT_DNS
       connect_timeout: 2s
-      # The one with the fewest calls in flight, of this many drawn at random.
+      # Envoy draws this many replicas at random and takes the one with the fewest calls in flight.
       lb_policy: LEAST_REQUEST
       least_request_lb_config: {choice_count: {{ .choices }}}
-      # A replica that is not healthy gets no calls, however many are not. Where none is healthy, all get calls: the
-      # checks are then more likely wrong than every replica, and a replica's refusal says why.
+      # An unhealthy replica gets no calls, however many are unhealthy. If none is healthy, all get calls: wrong checks are
+      # then more likely than a failure of every replica, and a replica's refusal gives the reason.
       common_lb_config: {healthy_panic_threshold: {value: 1}}
-      # A replica that cannot be connected to gets no calls for a second, before its health check notices.
+      # A replica that refuses connections gets no calls for a second. Its health check would notice later.
       outlier_detection:
         split_external_local_origin_errors: true
         consecutive_local_origin_failure: 1
@@ -147,11 +147,11 @@ static_resources:
           interval_jitter_percent: 20
           no_traffic_interval: 0.5s
           timeout: 1s
-          # One check that a busy replica missed says nothing.
+          # A busy replica may miss one check.
           unhealthy_threshold: 3
           healthy_threshold: 1
-      # Replicas refuse first, and say when to come back. This bounds what a proxy holds when they do not answer: more
-      # calls are refused with UNAVAILABLE. Retries are at most half of the calls.
+      # Replicas refuse calls first, and say when to retry. These limits bound the calls that a proxy holds when replicas do
+      # not answer: Envoy refuses further calls with UNAVAILABLE. Retries are at most half of the calls.
       circuit_breakers:
         thresholds:
           - max_connections: 65536
@@ -164,7 +164,7 @@ static_resources:
           "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
           explicit_http_config:
             http2_protocol_options:
-              # A replica that is silent is left after 5 s, with the calls that it has.
+              # Envoy gives up a silent replica after 5 s, together with the calls sent to it.
               connection_keepalive: {interval: 2s, timeout: 3s}
       {{- with .tls }}
       transport_socket:
@@ -200,8 +200,8 @@ static_resources:
 {{- end -}}
 
 {{/*
-The certificate in `folder`, and the file `authority` there that replicas' certificates must come from, each for a file of
-its own. Envoy reads both anew when Kubernetes changes the folder.
+The next two templates each make a file: the certificate in `folder`, and the file `authority` there, which must have issued
+the replicas' certificates. Envoy reads both again when Kubernetes changes the folder.
 */}}
 {{- define "farrank.envoyCertificate" -}}
 resources:

@@ -12,7 +12,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What a Deployment selects never changes, so that it holds no version. */}}
+{{/* A Deployment's selector can never change, so it contains no version. */}}
 {{- define "farrank.selector" -}}
 app.kubernetes.io/name: {{ include "farrank.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -39,12 +39,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.serviceAccount.name | default (ternary (include "farrank.fullname" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
-{{/* The name by which gRPC's health service knows ours. */}}
+{{/* The name of Farrank's service in gRPC's health service. */}}
 {{- define "farrank.service" -}}
 farrank.v1.RerankService
 {{- end -}}
 
-{{/* Where callers reach all replicas: their addresses, one name. */}}
+{{/* The service whose name resolves to the addresses of all replicas. */}}
 {{- define "farrank.replicasName" -}}
 {{ include "farrank.fullname" . }}-replicas
 {{- end -}}
@@ -53,23 +53,23 @@ farrank.v1.RerankService
 {{ include "farrank.replicasName" . }}.{{ .Release.Namespace }}.svc
 {{- end -}}
 
-{{/* The server's own default where the value was taken out. */}}
+{{/* 30 is the server's own default, for releases that set the value to null. */}}
 {{- define "farrank.drainSeconds" -}}
 {{- $drain := dig "listen" "drain_timeout_s" nil .Values.config -}}
 {{- ternary 30.0 $drain (kindIs "invalid" $drain) | float64 | ceil | int64 -}}
 {{- end -}}
 
-{{/* preStop counts, too. The server takes a second more for its last refusals, and what it loaded has to be let go. */}}
+{{/* The grace period includes preStop. The 15 s cover the last refusals, one second, and the release of models and indexes. */}}
 {{- define "farrank.graceSeconds" -}}
 {{- add .Values.preStopSeconds (include "farrank.drainSeconds" .) 15 -}}
 {{- end -}}
 
-{{/* How long a pod of Envoy goes on: preStopSeconds, the age of a connection, Envoy's drain_timeout, and the last calls. */}}
+{{/* Envoy runs on for preStopSeconds, a connection's greatest age, Envoy's drain_timeout (5 s), and the last calls. */}}
 {{- define "farrank.envoyPreStopSeconds" -}}
 {{- add .Values.preStopSeconds .Values.envoy.connectionSeconds 5 .Values.envoy.drainSeconds -}}
 {{- end -}}
 
-{{/* What would be overridden, or would not fit the rest, is refused. */}}
+{{/* Refuses values that the chart would override, and values that contradict each other. */}}
 {{- define "farrank.check" -}}
 {{- $elsewhere := dict
   "host" "host" "port" "ports.grpc" "metrics_port" "ports.metrics" "metrics_token_file" "metrics.tokenSecretName"
@@ -86,28 +86,28 @@ farrank.v1.RerankService
 {{- end -}}
 {{- end -}}
 {{- if hasKey .Values.config "rankers" -}}
-{{- fail "config.rankers: set rankers, a list whose first is the default one; Helm would sort a mapping" -}}
+{{- fail "config.rankers: set rankers, a list whose first entry is the default one; Helm would sort a mapping" -}}
 {{- end -}}
 {{- $names := list -}}
 {{- range .Values.rankers -}}
 {{- if has .name $names -}}
-{{- fail (printf "rankers: %q stands twice; each has a name of its own" .name) -}}
+{{- fail (printf "rankers: %q is listed twice; each ranker needs its own name" .name) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
 {{- end -}}
 {{- range .Values.modelNames -}}
 {{- if eq .name "*" -}}
-{{- fail "modelNames: * would set every name in the server's configuration; ** fits any name, too" -}}
+{{- fail "modelNames: * would set every name in the server's configuration; use **, which also matches any name" -}}
 {{- end -}}
 {{- end -}}
 {{- range .Values.env -}}
 {{- if hasPrefix "FARRANK_" .name -}}
-{{- fail (printf "env: %s is not taken; set the configuration in config, so that grace, probes and ports follow it" .name) -}}
+{{- fail (printf "env: %s is refused; set the configuration in config, so that grace period, probes and ports follow it" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- $ports := without (list .Values.ports.grpc .Values.ports.http .Values.ports.metrics) nil -}}
 {{- if ne (len $ports) (len (uniq $ports)) -}}
-{{- fail "ports: grpc, http and metrics must differ; each door has a port of its own" -}}
+{{- fail "ports: grpc, http and metrics must differ; each endpoint needs its own port" -}}
 {{- end -}}
 {{- $surge := .Values.rollingUpdate.maxSurge | toString | trimSuffix "%" -}}
 {{- $missing := .Values.rollingUpdate.maxUnavailable | toString | trimSuffix "%" -}}
@@ -116,11 +116,11 @@ farrank.v1.RerankService
 {{- end -}}
 {{- range $name, $folder := merge (dict "cache" .Values.cache) .Values.data -}}
 {{- if and $folder.volume $folder.claim -}}
-{{- fail (printf "%s: it has a volume and a claim; give one of them" (ternary $name (printf "data.%s" $name) (eq $name "cache"))) -}}
+{{- fail (printf "%s: both a volume and a claim are set; set only one of them" (ternary $name (printf "data.%s" $name) (eq $name "cache"))) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.ingress.enabled (not .Values.ports.http) -}}
-{{- fail "ingress: it is for HTTP, which ports.http: null switches off" -}}
+{{- fail "ingress: it needs HTTP, which ports.http: null switches off" -}}
 {{- end -}}
 {{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
 {{- fail "ingress: hosts is empty; name at least one" -}}
@@ -133,7 +133,7 @@ farrank.v1.RerankService
 {{- end -}}
 {{- end -}}
 
-{{/* farrank.yaml. JSON is YAML; rankers and names of models stand in their own order. */}}
+{{/* farrank.yaml. Rankers and model names keep their order. JSON is valid YAML. */}}
 {{- define "farrank.config" -}}
 {{- include "farrank.check" . -}}
 {{- $config := deepCopy .Values.config -}}
@@ -179,8 +179,8 @@ listen:
 {{- end -}}
 
 {{/*
-What a probe asks: gRPC's health service. Kubernetes' own probe of it speaks no TLS: then the same health beside the metrics,
-in plain HTTP.
+The startup and readiness probes ask gRPC's health service. Kubernetes' gRPC probe supports no TLS: with TLS, the probes ask
+/readyz on the metrics port, in plain HTTP.
 */}}
 {{- define "farrank.healthProbe" -}}
 {{- if not .Values.tls.secretName -}}
@@ -191,7 +191,7 @@ httpGet: {path: /readyz, port: metrics}
 {{- end -}}
 
 {{/*
-The volume of the folder `name` with the values `of`: a claim of the chart's, another volume, or one that is empty at first.
+The volume of the folder `name` with the values `of`: the chart's own claim, another volume, or an emptyDir.
 */}}
 {{- define "farrank.volume" -}}
 {{- if .of.claim -}}
@@ -202,8 +202,8 @@ persistentVolumeClaim: {claimName: {{ printf "%s-%s" (include "farrank.fullname"
 {{- end -}}
 
 {{/*
-Where the pods that `selector` selects go: the values `of` have nodeSelector, tolerations, affinity, priorityClassName and
-topologySpreadConstraints.
+The placement of the pods that `selector` selects. The values `of` have nodeSelector, tolerations, affinity,
+priorityClassName and topologySpreadConstraints.
 */}}
 {{- define "farrank.placement" -}}
 {{- with .of.priorityClassName }}
@@ -233,15 +233,15 @@ topologySpreadConstraints:
 {{- ternary (divf (trimSuffix "m" $cpu | float64) 1000) ($cpu | float64) (hasSuffix "m" $cpu) -}}
 {{- end -}}
 
-{{/* The CPUs that a container asks for, in whole ones; 2 where it asks for none. */}}
+{{/* The CPUs that a container requests, rounded up: its request, or its limit, or 2. */}}
 {{- define "farrank.wholeCpus" -}}
 {{- max 1 (include "farrank.cpus" (dig "requests" "cpu" (dig "limits" "cpu" 2 .) .) | float64 | ceil | int) -}}
 {{- end -}}
 
 {{/*
-The threads that the server computes with: those of the configuration, as many as its CPU limit allows, or as many as it
-requests. Without any of them the server chooses: it sees every core of the node. A limit is rounded down, because threads
-beyond it would wait for each other, and a request up.
+The number of threads that the server computes with: the configured number, or one per CPU of its limit, or of its request.
+Without any of these the server chooses, and it sees every core of the node. A limit is rounded down, because threads beyond
+it would wait for each other; a request is rounded up.
 */}}
 {{- define "farrank.threads" -}}
 {{- with dig "device" "threads" nil .Values.config -}}
@@ -257,12 +257,12 @@ beyond it would wait for each other, and a request up.
 {{- end -}}
 {{- end -}}
 
-{{/* The tag of an image of Farrank that has none: version and target. */}}
+{{/* The default tag of Farrank's image: version and target. */}}
 {{- define "farrank.defaultTag" -}}
 {{- printf "%s-%s" .Chart.AppVersion .Values.image.target -}}
 {{- end -}}
 
-{{/* The fields of a container for `image`, whose tag is `default` where it has none. */}}
+{{/* A container's fields for `image`. Its tag is `default` if it has none. */}}
 {{- define "farrank.image" -}}
 {{- $name := .image.repository -}}
 {{- with .image.registry -}}
@@ -275,8 +275,8 @@ imagePullPolicy: {{ . }}
 {{- end -}}
 
 {{/*
-The replicas that the Deployment names. An autoscaler's number stays as it is: were the field left out, the upgrade that
-switches autoscaling on would set it to Kubernetes' default, 1. Empty where the release does not run, or Helm asks no cluster.
+The Deployment's `replicas`. With autoscaling this is the current number: without the field, the upgrade that enables
+autoscaling would set it to Kubernetes' default, 1. It is empty if the release does not run yet, or if Helm asks no cluster.
 */}}
 {{- define "farrank.replicas" -}}
 {{- if not .Values.autoscaling.enabled -}}
