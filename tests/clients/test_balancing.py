@@ -7,7 +7,7 @@ import math
 import random
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,18 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from farrank_client import Client, DeadlineExceeded, RetryPolicy, Unavailable, lookup
+from farrank_client import (
+    Client,
+    DeadlineExceeded,
+    RetryPolicy,
+    Unavailable,
+    balanced,
+    balancing,
+    lookup,
+)
 from farrank_client.balancing import AVOIDED_S, LATE_PROBES, PROBES, REPORT_S, Replicas, read_backlog_s
 from support.scripted_server import ScriptedServer, start_scripted
+from support.waiting import when
 
 if TYPE_CHECKING:
     from support.scripted_server import Caller
@@ -146,8 +155,11 @@ def test_what_goes_is_closed_after_its_last_call(clock: Clock) -> None:
 
 
 @pytest.fixture
-def three() -> Iterator[list[ScriptedServer]]:
-    """Healthy servers that say how much work they have."""
+def three(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ScriptedServer]]:
+    """Healthy servers that say how much work they have. Their answers are awaited, however long they take."""
+    monkeypatch.setattr(balancing, "GRACE_S", 60.0)
+    for module in (balancing, balanced):
+        monkeypatch.setattr(module, "PROBE_TIMEOUT_S", 60.0)
     with ExitStack() as stack:
         servers = []
         for _ in range(3):
@@ -177,6 +189,24 @@ def ask(times: int, **arguments: Any) -> Any:
     return use
 
 
+def ask_until(holds: Callable[[], bool]) -> Any:
+    """Return how to use either client: calls one after the other until something holds."""
+
+    def use(client: Any) -> Any:
+        if isinstance(client, Client):
+            when(lambda: client.rerank("q", ["x"]), lambda _: holds(), pause_s=0.0)
+            return None
+
+        async def go() -> None:
+            async with asyncio.timeout(120):
+                while not holds():
+                    await client.rerank("q", ["x"])
+
+        return go()
+
+    return use
+
+
 def asked(servers: list[ScriptedServer]) -> list[int]:
     return [len(each.requests) for each in servers]
 
@@ -191,7 +221,8 @@ def test_calls_go_where_the_least_work_is(call: Caller, three: list[ScriptedServ
 def test_equal_replicas_share_calls(call: Caller, three: list[ScriptedServer]) -> None:
     call([each.target for each in three], ask(60))
     assert sum(asked(three)) == 60
-    assert min(asked(three)) > 5
+    # By chance alone, one of them gets none in one run of ten billion.
+    assert min(asked(three)) > 0
 
 
 def test_who_is_not_healthy_gets_nothing(call: Caller, three: list[ScriptedServer]) -> None:
@@ -223,7 +254,10 @@ def test_one_that_cannot_be_reached_is_passed_over(call: Caller, three: list[Scr
         call(["127.0.0.1:1", "127.0.0.1:2"], ask(1), retry=ONCE)
 
 
-def test_one_that_says_nothing_is_not_waited_for(call: Caller, three: list[ScriptedServer]) -> None:
+def test_one_that_says_nothing_is_not_waited_for(
+    call: Caller, three: list[ScriptedServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(balancing, "GRACE_S", 0.025)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         call([address, three[0].target], ask(5), retry=ONCE)
@@ -256,16 +290,17 @@ def test_calls_that_come_together_share_the_answers(call: Caller, three: list[Sc
 def test_a_server_that_reports_no_load_is_used(call: Caller, three: list[ScriptedServer]) -> None:
     for each in three:
         each.backlog_s = None
-    call([each.target for each in three], ask(30))
-    assert sum(asked(three)) == 30
+    call([each.target for each in three], ask(60))
+    assert sum(asked(three)) == 60
     assert min(asked(three)) > 0
 
 
 def test_a_service_config_of_the_callers_own_is_grpcs(call: Caller, three: list[ScriptedServer]) -> None:
     three[0].backlog_s = three[1].backlog_s = 9.0
     config = '{"loadBalancingConfig": [{"round_robin": {}}]}'
-    call([each.target for each in three], ask(30), options=[("grpc.service_config", config)])
-    assert min(asked(three)) > 0
+    # gRPC leaves out those whose connections are not there yet.
+    all_asked = ask_until(lambda: min(asked(three)) > 0)
+    call([each.target for each in three], all_asked, options=[("grpc.service_config", config)])
 
 
 def test_a_name_is_looked_up_and_again(
@@ -281,9 +316,8 @@ def test_a_name_is_looked_up_and_again(
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(lookup, "NAME_LOOKUP_S", 0.0)
-    call(f"dns:///rerank.test:{port}", ask(5))
-    assert asked(three) == [5, 0, 0]
-    assert len(lookups) > 1
+    call(f"dns:///rerank.test:{port}", ask_until(lambda: len(lookups) > 1 and len(three[0].requests) > 1))
+    assert asked(three)[1:] == [0, 0]
     assert set(lookups) == {"rerank.test"}
 
 

@@ -120,7 +120,7 @@ class Bench(Generic[R]):
 
 @asynccontextmanager
 async def opened_bench(
-    tiny_rankers: dict[str, Path], wrap: Callable[[Runtime], R], hang_after_s: float = 60.0, **limits: int
+    tiny_rankers: dict[str, Path], wrap: Callable[[Runtime], R], hang_after_s: float = 600.0, **limits: int
 ) -> AsyncIterator[Bench[R]]:
     """Open an engine whose runtimes are wrapped."""
     config = ServerConfig(

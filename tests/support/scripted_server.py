@@ -75,8 +75,9 @@ class ScriptedServer(rerank_pb2_grpc.RerankServiceServicer):
         if self.hold:
             held = [request]
             # A call that was released ends later, and says nothing of the callers after it.
-            context.add_callback(lambda: self.caller_left.set() if held else None)
-            self.caller_left.wait(30)
+            if not context.add_callback(lambda: self.caller_left.set() if held else None):
+                self.caller_left.set()
+            self.caller_left.wait(60)
             held.clear()
         if self.failures:
             failure = self.failures.popleft()

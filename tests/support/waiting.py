@@ -15,10 +15,15 @@ async def until(holds: Callable[[], bool], timeout_s: float = 120.0) -> None:
             await asyncio.sleep(0.02)
 
 
-def when(asked: Callable[[], Told], holds: Callable[[Told], bool], timeout_s: float = 120.0) -> Told:
+def when(
+    asked: Callable[[], Told],
+    holds: Callable[[Told], bool],
+    timeout_s: float = 120.0,
+    pause_s: float = 0.1,
+) -> Told:
     """Ask again and again until the answer holds, where no event loop runs."""
     end_s = time.monotonic() + timeout_s
     while not holds(told := asked()):
         assert time.monotonic() < end_s, told
-        time.sleep(0.1)
+        time.sleep(pause_s)
     return told

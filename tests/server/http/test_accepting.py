@@ -203,6 +203,8 @@ async def test_a_handshake_has_its_time(
         assert await silent.ended() == b""
         await wrong.ended()
         await until(lambda: ended(door, "handshake") == 2)
+        # On a busy machine a sound handshake takes longer than that.
+        monkeypatch.undo()
         trusting = ssl.create_default_context(cafile=tls_files.authority)
         async with door.session.get("/health", ssl=trusting, server_hostname="farrank.test") as answer:
             assert answer.status == 200

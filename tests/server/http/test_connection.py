@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from farrank_client import AsyncClient, Unavailable
 from farrank_rankers.tokens import EncoderInput
+from farrank_server import replica
 from farrank_server.config.schema import HttpConfig, LimitsConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.http import connection
 from farrank_server.replica import Replica
@@ -20,6 +21,10 @@ from support.http_door import OpenDoor
 from support.waiting import until
 
 RERANK = "/v2/rerank"
+
+# Callers, endpoints and engines share one event loop here, and take longer than elsewhere to take notice.
+NOTICE_S = 4.0
+
 BODY = json.dumps({"query": "river", "documents": ["the river rises", "flour and salt"]}).encode()
 
 
@@ -97,8 +102,9 @@ def http_port(of: Replica) -> int:
 
 
 async def test_a_drain_tells_callers_answers_them_and_ends_idle_connections(
-    begin: Begin, connect: Connections
+    begin: Begin, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(replica, "NOTICE_S", NOTICE_S)
     held, go_on = threading.Event(), threading.Event()
 
     def hold(inputs: Sequence[EncoderInput]) -> None:
@@ -131,9 +137,10 @@ async def test_a_drain_tells_callers_answers_them_and_ends_idle_connections(
 
 
 async def test_a_drain_under_load_loses_no_call_of_either_endpoint(
-    begin: Begin, connect: Connections
+    begin: Begin, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HTTP callers try again only on a kept connection that ended while it was idle."""
+    monkeypatch.setattr(replica, "NOTICE_S", NOTICE_S)
     staying, leaving = await begin(), await begin()
     replicas = {http_port(each): each for each in (staying, leaving)}
     healthy = list(replicas)

@@ -115,7 +115,7 @@ def killed(out: Path, stop: int, *, change: bool) -> None:
         assert builder.stdout is not None
         assert builder.stdout.readline() == b"here\n"
         builder.send_signal(signal.SIGKILL)
-        builder.wait(30)
+        builder.wait(120)
 
 
 def test_a_killed_build_leaves_no_index_and_goes_on_or_begins_anew(
@@ -146,7 +146,7 @@ def test_a_killed_build_takes_its_busy_indexing_process_along(tmp_path: Path) ->
         busy = psutil.Process(child)
         busy.suspend()  # it reads its pipe no more
         builder.send_signal(signal.SIGKILL)
-        builder.wait(30)
+        builder.wait(120)
     until_s = time.monotonic() + 120
     while is_running(busy) and time.monotonic() < until_s:
         time.sleep(0.05)

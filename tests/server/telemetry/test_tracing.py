@@ -29,7 +29,9 @@ NO_HEADERS: dict[str, str] = {}
 
 
 @pytest.fixture
-def collector() -> Iterator[Collector]:
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    # On a busy machine the collector may take longer than an ending server waits.
+    monkeypatch.setattr(tracing, "CLOSE_S", 60.0)
     with collecting() as opened:
         yield opened
 
@@ -136,7 +138,7 @@ def test_a_collector_that_is_not_there_keeps_nobody(monkeypatch: pytest.MonkeyPa
     # OpenTelemetry itself would wait half a minute for it.
     started_s = time.monotonic()
     sender.close()
-    assert time.monotonic() - started_s < 15
+    assert time.monotonic() - started_s < 25
 
 
 def test_without_its_packages_the_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

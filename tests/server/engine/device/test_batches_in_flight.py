@@ -147,6 +147,7 @@ class Steps:
 
     bench: Bench[Queued]
     device: Device
+    timeout_s: float = 60.0
 
     def waiting(self, ranker: str = "maxp") -> int:
         return self.bench.waiting(ranker)
@@ -161,7 +162,7 @@ class Steps:
         return tasks
 
     async def scores(self, texts: tuple[str, ...], ranker: str = "maxp") -> list[float]:
-        return scores(await self.bench.rerank(texts, ranker=ranker))
+        return scores(await self.bench.rerank(texts, ranker=ranker, timeout_s=self.timeout_s))
 
     async def busy(self) -> asyncio.Task[list[float]]:
         """Make a call of one document, and wait until the device has it and the worker waits for it."""
@@ -427,8 +428,8 @@ async def test_a_ranker_whose_runtime_waits_takes_its_turn_when_nothing_else_run
 async def test_an_urgent_call_waits_at_most_for_what_was_begun(open_steps: Open) -> None:
     async with open_steps() as steps:
         device = steps.device
-        # The large call's last inputs are due some seconds from now.
-        steps.bench.engine.loaded["maxp"].speeds = Speeds.measured(1000)
+        # Each of the large call's batches is due minutes after the one before it.
+        steps.bench.engine.loaded["maxp"].speeds, steps.timeout_s = Speeds.measured(10), 1e6
         await steps.busy()
         (large,) = await steps.queued((TEXTS * 20, "maxp"))
         device.step()
