@@ -1,11 +1,20 @@
-"""What the tests of the GPU benchmark share: texts that need not be rendered, and a tokenizer of them."""
+"""Shared by the tests of benchmarks: quick processes, and for the GPU's texts that need not be rendered."""
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from farrank_bench.gpu.inputs import train_tokenizer
 from farrank_rankers.tokenizer import TextTokenizer
+from support import forked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def processes_are_forked() -> Iterator[None]:
+    """Have the processes of a benchmark be forked, without imports of their own."""
+    with forked.spawning():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,10 @@ by its id. A test of imports or of a start needs `subprocess`.
 import atexit
 import ctypes
 import faulthandler
+import fcntl
 import json
 import logging
+import multiprocessing.util
 import os
 import runpy
 import signal
@@ -19,15 +21,19 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, AnyStr
+
+import pytest
 
 Completed = subprocess.CompletedProcess[str]
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LARGEST_COMMAND = 1 << 17
+# Standard input, output and error, and those that multiprocessing passes.
+_MOST_FILES = 16
 _to_parent: socket.socket | None = None
 # Threads that start some together would hear of each other's, or leave them to be adopted elsewhere.
 _one_at_a_time = threading.Lock()
@@ -53,22 +59,11 @@ class Popen(subprocess.Popen[AnyStr]):
         # In the order of subprocess: executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
         # creationflags, shell, and a pair of ends for each of stdin, stdout, stderr.
         cwd, environment, ends = others[4], others[5], others[9:15]
-        interpreter, flag, *command = map(os.fspath, args)
-        assert interpreter == sys.executable
-        assert flag in ("-m", "-c")
-        assert _to_parent is not None
-        given = {
-            "flag": flag,
-            "command": command,
-            "cwd": os.fspath(cwd or os.getcwd()),
-            "environment": dict(os.environ if environment is None else environment),
-        }
+        command = [os.fspath(each) for each in args]
         stdin, stdout, stderr = ends[0], ends[3], ends[5]
         files = [own if end == -1 else end for own, end in enumerate((stdin, stdout, stderr))]
         try:
-            with _one_at_a_time, _adopting():
-                socket.send_fds(_to_parent, [json.dumps(given).encode()], files)
-                self.pid = int(_to_parent.recv(20))
+            self.pid = _forked(command, files, cwd=cwd, environment=environment)
             self._child_created = True
         finally:
             self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
@@ -80,6 +75,50 @@ def run(command: Sequence[str | Path], environment: Mapping[str, str] | None = N
     with Popen(command, env=environment, text=True, **pipes) as process:
         out, err = process.communicate()
     return Completed(command, process.returncode, out, err)
+
+
+@contextmanager
+def spawning() -> Iterator[None]:
+    """Have multiprocessing fork what it would spawn. The process has modules that its parent had imported."""
+    spawn: Callable[..., int] = multiprocessing.util.spawnv_passfds
+
+    def forking(path: bytes, arguments: Sequence[str], passed: Sequence[int]) -> int:
+        # Its other processes have no need of large imports.
+        if arguments[-1] != "--multiprocessing-fork":
+            return spawn(path, arguments, passed)
+        return _forked([sys.executable, *arguments[arguments.index("-c") :]], [0, 1, 2], passed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing.util, "spawnv_passfds", forking)
+        yield
+
+
+def _forked(
+    command: Sequence[str],
+    files: Sequence[int],
+    passed: Sequence[int] = (),
+    *,
+    cwd: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Run a command in a process of its own, and return its id.
+
+    It has `files` as its standard input, output and error, and those `passed` by the same numbers as here.
+    """
+    interpreter, flag, *arguments = command
+    assert interpreter == sys.executable
+    assert flag in ("-m", "-c")
+    assert _to_parent is not None
+    given = {
+        "flag": flag,
+        "command": arguments,
+        "cwd": os.fspath(cwd or os.getcwd()),
+        "environment": dict(os.environ if environment is None else environment),
+        "passed": list(passed),
+    }
+    with _one_at_a_time, _adopting():
+        socket.send_fds(_to_parent, [json.dumps(given).encode()], [*files, *passed])
+        return int(_to_parent.recv(20))
 
 
 @contextmanager
@@ -104,7 +143,7 @@ def _fork_on_demand(commands: socket.socket) -> None:
     os.closerange(3, commands.fileno())
     os.closerange(commands.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
     while True:
-        message, files, _, _ = socket.recv_fds(commands, _LARGEST_COMMAND, 3)
+        message, files, _, _ = socket.recv_fds(commands, _LARGEST_COMMAND, _MOST_FILES)
         if not message:
             os._exit(0)
         # The one between ends before whoever asked is told: its child is theirs then.
@@ -125,11 +164,18 @@ def _fork_on_demand(commands: socket.socket) -> None:
             os.close(file)
 
 
-def _run(files: list[int], flag: str, command: list[str], cwd: str, environment: dict[str, str]) -> None:
+def _run(
+    files: list[int], flag: str, command: list[str], cwd: str, environment: dict[str, str], passed: list[int]
+) -> None:
     """Be what Python would be, and end."""
-    for file, end in enumerate(files):
-        os.dup2(end, file)
-    os.closerange(3, max(files) + 1)
+    wanted = (0, 1, 2, *passed)
+    # Copies above all numbers that are wanted: none is overwritten before it is in its place.
+    first = max(*wanted, *files) + 1
+    copies = [fcntl.fcntl(each, fcntl.F_DUPFD, first) for each in files]
+    os.closerange(3, first)
+    for number, copy in zip(wanted, copies, strict=True):
+        os.dup2(copy, number)
+        os.close(copy)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(cwd)
     os.environ.clear()
