@@ -25,7 +25,8 @@ REQUEST = pb.RerankRequest(query="river", documents=[pb.Document(text="the river
 async def strike(server: SickServer, words: str, times: int) -> list[asyncio.Task[object]]:
     """Have calls meet a sickness, and leave them waiting."""
     calls: list[asyncio.Task[object]] = []
-    for number in range(times):
+    before = len(server.struck)
+    for number in range(before, before + times):
         server.order(words)
         # Sent until one meets it: an order may be read after a call. One at a time: the more a batch holds,
         # the longer it may take before it counts as hung.
@@ -60,13 +61,13 @@ HANGS = f"hangs {FOR_GOOD_S}"
 async def test_sigterm_ends_the_process_in_every_state(
     tiny_rankers: dict[str, Path], tmp_path: Path, words: str, times: int, searches: bool
 ) -> None:
-    settings = ["--set=listen.drain_timeout_s=1"]
+    settings = ["--set=listen.drain_timeout_s=1", f"--set=first_stage.hang_after_s={FOR_GOOD_S}"]
     async with sick_server(tmp_path, tiny_rankers, searches=searches, settings=settings) as server:
         searching = server.search_processes()
-        for each in searching:
-            os.kill(each, signal.SIGSTOP)
-        calls = await strike(server, words, times)
-        assert await told_to_end(server) == 0, server.log.read_text()[-3000:]
+        calls = [await hung_search(server, each) for each in searching]
+        calls += await strike(server, words, times)
+        server.process.send_signal(signal.SIGTERM)
+        assert await ended(server) == 0, server.log.read_text()[-3000:]
         await until(lambda: not any(Path(f"/proc/{each}").exists() for each in searching))
         await given_up(calls)
 
@@ -75,26 +76,35 @@ async def test_sigterm_ends_a_process_that_has_lost_its_device(
     tiny_rankers: dict[str, Path], tmp_path: Path
 ) -> None:
     # A search that hangs keeps the process, which ends by itself, in the drain.
-    settings = ["--set=listen.drain_timeout_s=30", f"--set=first_stage.hang_after_s={FOR_GOOD_S}"]
+    settings = [f"--set=listen.drain_timeout_s={FOR_GOOD_S}", f"--set=first_stage.hang_after_s={FOR_GOOD_S}"]
     async with sick_server(tmp_path, tiny_rankers, settings=settings) as server:
-        searching = server.search_processes()
-        os.kill(searching[0], signal.SIGSTOP)
-        calls = [
-            asyncio.create_task(call(server, "SearchAndRerank", pb.SearchAndRerankRequest(query="river")))
-        ]
-        await until(lambda: server.metric("farrank_requests_in_flight", method="SearchAndRerank") == 1)
-        # A second thread hangs while the first one does: there will be no third.
-        calls += await strike(server, HANGS, 2)
+        (searching,) = server.search_processes()
+        calls = [await hung_search(server, searching)]
+        # A second thread hangs while the first one does: there will be no third. It has loaded the rankers
+        # by then: in a load it would be given up far later than in a batch.
+        calls += await strike(server, HANGS, 1)
+        await until(lambda: server.metric("farrank_worker_restarts_total") == 1)
+        await until(lambda: server.metric("farrank_device_state", state="ready") == 1)
+        calls += await strike(server, HANGS, 1)
         await until(lambda: "the device is lost, or too many threads hang; ending" in server.log.read_text())
         assert server.process.poll() is None
-        assert await told_to_end(server) == 1, server.log.read_text()[-3000:]
-        await until(lambda: not Path(f"/proc/{searching[0]}").exists())
+        server.process.send_signal(signal.SIGTERM)
+        os.kill(searching, signal.SIGCONT)
+        assert await ended(server) == 1, server.log.read_text()[-3000:]
+        await until(lambda: not Path(f"/proc/{searching}").exists())
         await given_up(calls)
 
 
-async def told_to_end(server: SickServer) -> int:
-    """Send SIGTERM, and return the exit status."""
-    server.process.send_signal(signal.SIGTERM)
+async def hung_search(server: SickServer, process: int) -> asyncio.Task[object]:
+    """Stop the process that searches, and return a call that waits for it."""
+    os.kill(process, signal.SIGSTOP)
+    search = asyncio.create_task(call(server, "SearchAndRerank", pb.SearchAndRerankRequest(query="river")))
+    await until(lambda: server.metric("farrank_requests_in_flight", method="SearchAndRerank") == 1)
+    return search
+
+
+async def ended(server: SickServer) -> int:
+    """Wait for the end of the process, and return its exit status."""
     return await asyncio.wait_for(asyncio.to_thread(server.process.wait), GIVEN_UP_AFTER_S)
 
 
