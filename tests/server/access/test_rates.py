@@ -38,6 +38,13 @@ def test_a_slow_rate_lets_one_through_at_a_time(now: Now) -> None:
     assert bucket.take(1) == pytest.approx(10)
 
 
+def test_the_clock_of_a_fast_rate_rounds(now: Now) -> None:
+    bucket = Bucket(45977, 0.015625, clock_s=now)
+    assert bucket.take(1170) == 0.0
+    now.s += bucket.take(0.25)
+    assert bucket.take(0.25) == 0.0
+
+
 def test_what_is_more_than_the_bucket_is_taken_of_a_full_one_and_owed(now: Now) -> None:
     bucket = Bucket(100, 1, clock_s=now)
     assert bucket.take(250) == 0.0
