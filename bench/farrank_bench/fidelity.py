@@ -24,9 +24,9 @@ from farrank_runtimes.choose import candidates as candidates_for
 from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.runtime import Placement, Precision, Runtime
 from farrank_runtimes.torch_runtime import TorchRuntime
-from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage import Candidate
 from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.stages import open_first_stages
 from farrank_trec import rank
 from farrank_trec.measures import evaluate, parse_measures

@@ -27,8 +27,9 @@ from farrank_loadtest.accuracy.accuracy_report import Report, render
 from farrank_loadtest.accuracy.evaluation import RESAMPLES, EvaluationSettings, evaluate_models
 from farrank_loadtest.kept_files import markdown_table
 from farrank_rankers.files.model_files import EMBEDDED
-from farrank_server.config.schema import FirstStageConfig, RankerConfig, ServerConfig
+from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.first_stage.bm25 import Bm25Config, Bm25Rm3Config
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.dense import DenseConfig
 from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.first_stage.query_encoders import OwnEncoders

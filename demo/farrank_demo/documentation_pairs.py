@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.stages import open_first_stages
 from farrank_trec import Qrels, Run, rank, write_qrels, write_queries, write_run
 

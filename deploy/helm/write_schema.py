@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from farrank_server.config.json_schema import json_schema
-from farrank_server.config.schema import RankerConfig, ServerConfig
+from farrank_server.config.schema import RankerConfig
+from farrank_server.config.server_config import config_schema
 
 FOLDER = Path(__file__).parent
 WRITTEN = FOLDER / "farrank" / "values.schema.json"
@@ -23,7 +24,7 @@ def schema() -> dict[str, Any]:
     ranker = json_schema(RankerConfig)
     # The chart has a list of rankers, so each entry has its name inside.
     ranker["properties"] = {"name": {"type": "string", "minLength": 1}, **ranker["properties"]}
-    found["definitions"] |= {"ranker": ranker | {"required": ["name"]}, "config": json_schema(ServerConfig)}
+    found["definitions"] |= {"ranker": ranker | {"required": ["name"]}, "config": config_schema()}
     return found
 
 

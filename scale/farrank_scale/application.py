@@ -17,9 +17,10 @@ from farrank_scale.replica import FarrankHttpReplica, FarrankReplica
 from farrank_scale.routing import AnyNodeRouter
 from farrank_server.config import sources
 from farrank_server.config.checked import Checked, above_0, at_least, between
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
+from farrank_server.config.server_config import build_config
 from farrank_server.config.sources import Setting, build
-from farrank_server.errors import ConfigError
 
 DEPLOYMENT = "farrank"
 
@@ -221,6 +222,6 @@ def from_file(args: Mapping[str, Any]) -> Any:
         Setting(tuple(key.split(".")), value, f"args.set.{key}")
         for key, value in (args.get("set") or {}).items()
     ]
-    config = build(ServerConfig, settings)
+    config = build_config(settings)
     given = [Setting((key,), value, "args") for key, value in args.items() if key in of_scale]
     return application(config, build(Scale, given))

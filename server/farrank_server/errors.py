@@ -1,21 +1,19 @@
 """Every error that a caller can get, each with its gRPC code.
 
-    FarrankError
-    ├── InvalidArgument     INVALID_ARGUMENT    wrong request: names the field, the problem, the limit
-    │   └── TooLarge        (HTTP: 413)         the request as a whole has too many bytes
-    ├── NotFound            NOT_FOUND           no such ranker or index: lists the known ones
-    ├── Unauthenticated     UNAUTHENTICATED     the caller shows no API key or no valid one
-    ├── PermissionDenied    PERMISSION_DENIED   the key may not use that ranker or index, or there is none
-    ├── ResourceExhausted   RESOURCE_EXHAUSTED  no room now: says when to retry
-    │   └── RateExceeded    RESOURCE_EXHAUSTED  the caller's key has reached its rate
-    ├── DeadlineExceeded    DEADLINE_EXCEEDED   the deadline has passed, or would pass before the answer
-    ├── Unimplemented       UNIMPLEMENTED       unsupported form of the request (HTTP: 415, Connect: 501)
-    ├── FailedPrecondition  FAILED_PRECONDITION a document's score is not finite (HTTP: 400)
-    ├── Unavailable         UNAVAILABLE         draining, or a failure of device or index: retry elsewhere
-    │   └── Gone            UNAVAILABLE         documents that were found are no longer in the index
-    └── Internal            INTERNAL            a bug in Farrank
-
-`ConfigError` reaches no caller: it stops the start.
+FarrankError
+├── InvalidArgument     INVALID_ARGUMENT    wrong request: names the field, the problem, the limit
+│   └── TooLarge        (HTTP: 413)         the request as a whole has too many bytes
+├── NotFound            NOT_FOUND           no such ranker or index: lists the known ones
+├── Unauthenticated     UNAUTHENTICATED     the caller shows no API key or no valid one
+├── PermissionDenied    PERMISSION_DENIED   the key may not use that ranker or index, or there is none
+├── ResourceExhausted   RESOURCE_EXHAUSTED  no room now: says when to retry
+│   └── RateExceeded    RESOURCE_EXHAUSTED  the caller's key has reached its rate
+├── DeadlineExceeded    DEADLINE_EXCEEDED   the deadline has passed, or would pass before the answer
+├── Unimplemented       UNIMPLEMENTED       unsupported form of the request (HTTP: 415, Connect: 501)
+├── FailedPrecondition  FAILED_PRECONDITION a document's score is not finite (HTTP: 400)
+├── Unavailable         UNAVAILABLE         draining, or a failure of device or index: retry elsewhere
+│   └── Gone            UNAVAILABLE         documents that were found are no longer in the index
+└── Internal            INTERNAL            a bug in Farrank
 """
 
 import traceback
@@ -171,17 +169,6 @@ class Internal(FarrankError):
     """A bug: the log has the traceback, the caller gets a plain sentence."""
 
     code = grpc.StatusCode.INTERNAL
-
-
-class ConfigError(ValueError):
-    """The configuration is wrong and stops the start.
-
-    Each problem names the key, the value and the allowed values.
-    """
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 def without_words(error: BaseException) -> str:

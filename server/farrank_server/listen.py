@@ -11,8 +11,8 @@ from grpc_health.v1 import health
 
 from farrank_server.access.keys import Keys
 from farrank_server.certificates import Certificates
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import LimitsConfig, ListenConfig
-from farrank_server.errors import ConfigError
 from farrank_server.metrics import Metrics
 from farrank_server.service.methods import SERVICE
 from farrank_server.wire.handlers import BEYOND_BYTES, places_for_calls

@@ -14,12 +14,12 @@ from farrank_server.access.key_file import read_keys
 from farrank_server.access.keys import Keys
 from farrank_server.access.token_file import TokenFile, read_token
 from farrank_server.certificates import Certificates, read_certificates
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import check_rankers, load_rankers
-from farrank_server.errors import ConfigError
 from farrank_server.first_stage.lucene_host import SearchState
 from farrank_server.first_stage.query_encoders import EngineEncoders
 from farrank_server.first_stage.stages import check_indexes, open_first_stages

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.commands import index
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 from farrank_server.indexing.document import Document
 from farrank_server.indexing.index_builder import Options
 from farrank_server.indexing.index_process import IndexingError

@@ -14,7 +14,7 @@ import pytest
 
 from farrank_cli.commands import serve
 from farrank_server.config.schema import RankerConfig, ServerConfig
-from farrank_server.config.sources import build
+from farrank_server.config.server_config import build_config
 from farrank_server.first_stage.bm25 import Bm25Config
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Farrank = Callable[..., "Outcome"]
 def read(*arguments: str, **environment: str) -> ServerConfig:
     parser = argparse.ArgumentParser()
     serve.configure(parser)
-    return build(ServerConfig, serve.read_settings(parser.parse_args(arguments), environment))
+    return build_config(serve.read_settings(parser.parse_args(arguments), environment))
 
 
 def test_no_flags_are_the_defaults() -> None:

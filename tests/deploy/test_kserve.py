@@ -13,7 +13,7 @@ from kubernetes_validate.utils import all_versions
 
 from farrank_cli.commands import serve
 from farrank_server.config.schema import ServerConfig
-from farrank_server.config.sources import build
+from farrank_server.config.server_config import build_config
 from farrank_server.metrics import Metrics
 from farrank_server.replica import CUT_GRACE_S
 from farrank_server.service.methods import SERVICE
@@ -34,7 +34,7 @@ def config(service: Any) -> ServerConfig:
     (container,) = service["spec"]["predictor"]["containers"]
     variables = Dockerfile.read().environment("cpu")
     variables |= {each["name"]: each["value"] for each in container["env"]}
-    return build(ServerConfig, serve.read_settings(arguments(container), variables))
+    return build_config(serve.read_settings(arguments(container), variables))
 
 
 def test_kserve_and_kubernetes_know_every_field(service: Any) -> None:

@@ -20,8 +20,7 @@ from packaging.requirements import Requirement
 from farrank_cli.commands import serve
 from farrank_cli.main import load
 from farrank_cli.spawn import SpawnedServer
-from farrank_server.config.schema import ServerConfig
-from farrank_server.config.sources import build
+from farrank_server.config.server_config import build_config
 
 if TYPE_CHECKING:
     from support.documentation import Dockerfile
@@ -122,7 +121,7 @@ def test_the_command_is_one_and_its_environment_is_configuration(target: str, do
     parser = argparse.ArgumentParser(exit_on_error=False)
     load(command[0]).configure(parser)
     settings = serve.read_settings(parser.parse_args(command[1:]), dockerfile.environment(target))
-    config = build(ServerConfig, settings)
+    config = build_config(settings)
     assert (config.listen.host, config.device.name) == ("0.0.0.0", None if target == "cpu" else "cuda:0")
     exposed = {int(port) for rest in dockerfile.inherited(target, "EXPOSE") for port in rest.split()}
     assert exposed == {config.listen.port, config.listen.metrics_port, config.listen.http.port}

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from farrank_server.config import sources
-from farrank_server.config.schema import ServerConfig
+from farrank_server.config.server_config import build_config
 from farrank_server.first_stage.kinds import kind_named
 
 PAGE = (Path(__file__).parents[2] / "docs" / "local-first-stages.md").read_text(encoding="utf-8")
@@ -18,7 +18,7 @@ OPTIONS = {"bm25, rm3, doc2query": "rm3", "impact": "impact", "dense": "dense", 
 def test_the_configuration_is_one(tmp_path: Path) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "farrank.yaml").write_text(block)
-    config = sources.build(ServerConfig, sources.from_file(tmp_path / "farrank.yaml"))
+    config = build_config(sources.from_file(tmp_path / "farrank.yaml"))
     kinds = {name: index.kind for name, index in config.first_stage.indexes.items()}
     table = PAGE.partition("| kind | ranks by |")[2].partition("\n\n")[0]
     assert sorted(set(kinds.values())) == sorted(re.findall(r"^\| `(\w+)`", table, re.MULTILINE))

@@ -19,7 +19,7 @@ from farrank_cli.main import load, main
 from farrank_cli.spawn import SpawnedServer
 from farrank_demo.questions import load_questions
 from farrank_server.config.schema import LimitsConfig, ServerConfig
-from farrank_server.config.sources import build
+from farrank_server.config.server_config import build_config
 
 if TYPE_CHECKING:
     from support.documentation import Block
@@ -92,7 +92,7 @@ def test_every_farrank_command_is_one_and_its_configuration_holds(
         load(name).configure(parser)
         parsed = parser.parse_args(arguments)
         if name == "serve":
-            config = build(ServerConfig, serve.read_settings(parsed, variables))
+            config = build_config(serve.read_settings(parsed, variables))
             assert config != ServerConfig() or not arguments
 
 

@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from farrank_client import AsyncClient, Document, RetryPolicy
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig
-from farrank_server.errors import ConfigError
 from farrank_server.replica import Replica
 from support.exported_rankers import export_into
 from support.sentence_modules import Pooling, StaticEmbedding, Transformer

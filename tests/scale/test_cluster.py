@@ -23,8 +23,8 @@ from farrank_cli.spawn import spawned_server
 from farrank_client import Client, FarrankError, RetryPolicy
 from farrank_client.errors import DeadlineExceeded, ResourceExhausted
 from farrank_server.config import sources
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
-from farrank_server.errors import ConfigError
 from support.commands import Outcome
 from support.waiting import when
 

@@ -14,8 +14,8 @@ import pytest
 import trustme
 
 from farrank_client import AsyncClient, RetryPolicy, Tls, Unavailable
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import HttpConfig, ListenConfig, RankerConfig, ServerConfig, TlsConfig
-from farrank_server.errors import ConfigError
 from farrank_server.replica import Replica
 from support.tls_files import TlsFiles
 

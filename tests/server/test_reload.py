@@ -22,10 +22,11 @@ from farrank_cli.spawn import spawned_server
 from farrank_client import Client
 from farrank_rankers.files.open import open_reader
 from farrank_rankers.tokenizer import TokenizerFiles
-from farrank_server.config.schema import FirstStageConfig, ListenConfig, RankerConfig, ServerConfig
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
+from farrank_server.config.schema import ListenConfig, RankerConfig, ServerConfig
 from farrank_server.first_stage import lucene_host
 from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.indexing.document import Document
 from farrank_server.indexing.index_builder import Options, Store, change_index
 from farrank_server.replica import Replica

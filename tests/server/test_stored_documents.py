@@ -17,15 +17,10 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker, open_reader
-from farrank_server.config.schema import (
-    FirstStageConfig,
-    LimitsConfig,
-    ListenConfig,
-    RankerConfig,
-    ServerConfig,
-)
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
+from farrank_server.config.schema import LimitsConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.indexing.chunk_encoder import ChunkEncoder
 from farrank_server.indexing.index_builder import Store

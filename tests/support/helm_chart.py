@@ -14,7 +14,7 @@ from helm_python import Chart
 from farrank_cli.commands import serve
 from farrank_cli.main import load
 from farrank_server.config.schema import ServerConfig
-from farrank_server.config.sources import build
+from farrank_server.config.server_config import build_config
 from support.documentation import ROOT, Dockerfile
 
 CHART = ROOT / "deploy" / "helm" / "farrank"
@@ -127,4 +127,4 @@ def served(rendered: Rendered, folder: Path, target: str = "cpu") -> ServerConfi
     args.config.write_text(data[args.config.name], encoding="utf-8")
     variables = Dockerfile.read().environment(target)
     variables |= {each["name"]: each["value"] for each in rendered.server["env"]}
-    return build(ServerConfig, serve.read_settings(args, variables))
+    return build_config(serve.read_settings(args, variables))

@@ -12,8 +12,9 @@ import grpc
 from farrank.v1 import rerank_pb2_grpc
 from farrank_server.access.key_file import add_key
 from farrank_server.access.keys import Keys
-from farrank_server.config.schema import FirstStageConfig, HttpConfig, ListenConfig, ServerConfig
+from farrank_server.config.schema import HttpConfig, ListenConfig, ServerConfig
 from farrank_server.first_stage import IndexDescription
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.stages import FirstStages
 from farrank_server.http.door import HttpDoor
 from farrank_server.http.listen import HttpListener

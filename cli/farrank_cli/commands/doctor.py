@@ -115,7 +115,7 @@ def _version(package: str) -> str | None:
 
 def _search() -> Search:
     """Find the dependencies of a Lucene index. Neither Java nor pyserini is started."""
-    from farrank_server.errors import ConfigError
+    from farrank_server.config.errors import ConfigError
     from farrank_server.java_process.jvm import child_environment, java_home
 
     missing: list[str] = []

@@ -15,7 +15,7 @@ from farrank_cli.terminal import Progress, counted
 from farrank_rankers.errors import RankerError
 from farrank_rankers.files.open import open_reader
 from farrank_runtimes.runtime import Precision, PrecisionAbsent, RuntimeAbsent
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 from farrank_server.indexing.document import CollectionError, Document
 from farrank_server.indexing.index_builder import Options, Store, build_index, change_index
 from farrank_server.indexing.index_process import IndexingError

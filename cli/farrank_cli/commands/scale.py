@@ -13,9 +13,8 @@ from farrank_cli.exit_codes import DONE, REFUSED, TRY_AGAIN, CommandError, told_
 from farrank_cli.flags import add_commands, at_least, flag, not_negative, positive
 from farrank_client import Client
 from farrank_client.errors import FarrankError
-from farrank_server.config import sources
-from farrank_server.config.schema import ServerConfig
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
+from farrank_server.config.server_config import build_config
 
 HEALTHY_S = 30.0
 
@@ -90,7 +89,7 @@ def _up(args: argparse.Namespace) -> int:
     from farrank_scale.application import Scale, check_behind_serve, serve_file
 
     settings = read_settings(args, os.environ)
-    config = sources.build(ServerConfig, settings)
+    config = build_config(settings)
     check_behind_serve(config)
     asked = {
         "replicas": args.replicas,

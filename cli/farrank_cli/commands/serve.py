@@ -14,9 +14,10 @@ from farrank_cli.flags import flag, pair
 from farrank_cli.terminal import counted
 from farrank_rankers.errors import RankerError
 from farrank_server.config import sources as config_sources
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
+from farrank_server.config.server_config import build_config
 from farrank_server.config.sources import EVERY, Setting
-from farrank_server.errors import ConfigError
 
 if TYPE_CHECKING:
     from farrank_server.engine.rankers.loaded import LoadedRanker
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
     with told_in_a_line(ConfigError):
         settings = read_settings(args, os.environ)
-        config = config_sources.build(ServerConfig, settings)
+        config = build_config(settings)
         # Check first: an export may take minutes, and stops at the first ranker that cannot be opened.
         if args.dry_run or (args.check and args.export == "auto"):
             from farrank_server.replica import check
@@ -129,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _configured(args: argparse.Namespace) -> ServerConfig:
     """Read the configuration. Raises: as `read_settings` and `build`."""
-    return config_sources.build(ServerConfig, read_settings(args, os.environ))
+    return build_config(read_settings(args, os.environ))
 
 
 def _would_serve(config: ServerConfig, rehearsed: "Rehearsed") -> Iterator[str]:

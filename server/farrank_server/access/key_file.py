@@ -20,7 +20,7 @@ from pathlib import Path
 
 from farrank_server.config import sources
 from farrank_server.config.checked import Checked, above_0, between, must
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 
 PREFIX = "farrank_"
 KEY_BYTES = 32

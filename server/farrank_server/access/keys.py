@@ -15,7 +15,8 @@ from farrank_server.access.callers import ANYONE, Entry, KeyHolder
 from farrank_server.access.key_file import KeyConfig, digest_of, read_keys
 from farrank_server.access.rates import Bucket
 from farrank_server.certificates import state_of
-from farrank_server.errors import ConfigError, FarrankError, Unauthenticated, without_words
+from farrank_server.config.errors import ConfigError
+from farrank_server.errors import FarrankError, Unauthenticated, without_words
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)

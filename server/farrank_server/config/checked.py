@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import field, fields
 from typing import Any, TypeVar
 
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 
 Value = TypeVar("Value")
 

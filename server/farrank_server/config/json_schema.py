@@ -11,9 +11,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from farrank_server.config.schema import DEFAULT_KIND, IndexConfig
-from farrank_server.config.sources import optional_of
-from farrank_server.first_stage.kinds import KINDS, kind_named
+from farrank_server.config.sources import NO_KINDS, Kinds, optional_of
 
 Schema = dict[str, Any]
 
@@ -28,45 +26,45 @@ _LEAVES: Mapping[Any, Schema] = {
 }
 
 
-def json_schema(tree: type[Any]) -> Schema:
+def json_schema(tree: type[Any], kinds: Kinds = NO_KINDS) -> Schema:
     """Describe a dataclass of the configuration, with everything below it."""
     hints = get_type_hints(tree)
     properties, needed = {}, []
     for each in fields(tree):
-        properties[each.name] = _described(hints[each.name]) | dict(each.metadata.get("schema", {}))
+        properties[each.name] = _described(hints[each.name], kinds) | dict(each.metadata.get("schema", {}))
         if each.default is MISSING and each.default_factory is MISSING:
             needed.append(each.name)
     required: Schema = {"required": needed} if needed else {}
     return {"type": "object", "properties": properties, "additionalProperties": False} | required
 
 
-def _described(hint: Any) -> Schema:
+def _described(hint: Any, kinds: Kinds) -> Schema:
     kind, may_be_none = optional_of(hint)
-    described = _value(kind)
+    described = _value(kind, kinds)
     if may_be_none and "type" in described:
         return described | {"type": [described["type"], "null"]}
     return {"enum": [*described["enum"], None]} if may_be_none else described
 
 
-def _value(kind: Any) -> Schema:
-    if kind is IndexConfig:
-        return _index()
+def _value(kind: Any, kinds: Kinds) -> Schema:
+    if kind is kinds.base:
+        return _of_each_kind(kinds)
     if is_dataclass(kind):
         assert isinstance(kind, type)
-        return json_schema(kind)
+        return json_schema(kind, kinds)
     if get_origin(kind) is Mapping:
-        return {"type": "object", "additionalProperties": _described(get_args(kind)[1])}
+        return {"type": "object", "additionalProperties": _described(get_args(kind)[1], kinds)}
     if get_origin(kind) is Literal:
         return {"enum": list(get_args(kind))}
     return dict(_LEAVES[kind])
 
 
-def _index() -> Schema:
-    """The schema of an index: it has the options of its kind; a kind of another package may have any."""
+def _of_each_kind(kinds: Kinds) -> Schema:
+    """The schema of a part with kinds: it has the options of its kind; a kind not known here may have any."""
     by_kind: list[Schema] = []
-    for name in KINDS:
+    for name in kinds.names:
         named = {"properties": {"kind": {"const": name}}, "required": ["kind"]}
         unnamed = {"not": {"required": ["kind"]}}
-        which = {"anyOf": [named, unnamed]} if name == DEFAULT_KIND else named
-        by_kind.append({"if": which, "then": json_schema(kind_named(name).options)})
+        which = {"anyOf": [named, unnamed]} if name == kinds.default else named
+        by_kind.append({"if": which, "then": json_schema(kinds.options(name), kinds)})
     return {"type": "object", "properties": {"kind": {"type": "string"}}, "allOf": by_kind}

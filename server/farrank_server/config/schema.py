@@ -7,15 +7,13 @@ a file, the environment and flags.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
-from urllib.parse import urlsplit
 
 from farrank_rankers.files.open import Overrides
 from farrank_runtimes.runtime import Packing, Precision
 from farrank_runtimes.runtime_table import AUTO, RUNTIMES
 from farrank_server.config.checked import Checked, above_0, at_least, between, must
-
-DEFAULT_KIND = "bm25"
+from farrank_server.first_stage.config import FirstStageConfig
+from farrank_server.telemetry.config import LoggingConfig, TracingConfig
 
 # Bounds of the time histograms: 1 ms to 10 s, three a decade, and twice as many where latency objectives lie.
 MILLISECONDS = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 200, 350, 500, 750, 1e3, 1.5e3, 2e3, 3.5e3, 5e3, 1e4)
@@ -25,51 +23,6 @@ SECONDS = tuple(each / 1000 for each in MILLISECONDS)
 def _is_origin(text: str) -> bool:
     scheme, _, host = text.partition("://")
     return text == "*" or (scheme in ("http", "https") and bool(host) and "/" not in host)
-
-
-def _is_collector(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        # Reading `port` raises ValueError for an invalid port.
-        named = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
-    except ValueError:
-        return False
-    is_plain = text.isascii() and text.isprintable() and " " not in text
-    return bool(named) and is_plain and not (parts.query or parts.fragment)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexConfig(Checked):
-    """The options that every kind of index has; each kind adds its own in another frozen dataclass.
-
-    Fields may have the types that this file uses; `farrank_server.config.checked` declares limits. An entry
-    of the configuration has the options of the kind that it names.
-    """
-
-    kind: str = DEFAULT_KIND
-
-
-@dataclass(frozen=True, slots=True)
-class FirstStageConfig(Checked):
-    """The sources of candidates for calls without documents: indexes by name, with the options of their kind.
-
-    `default_k` is the number of candidates to rerank if the caller gives none; None means 20 on a CPU, which
-    scores about as many long documents within the default deadline, and 100 on an accelerator. `max_searches`
-    limits the searches that run or wait at once, `max_query_terms` the distinct terms of one (by default
-    Lucene's own limit). A search process is restarted if it is silent for `hang_after_s`, or if all its
-    threads are busy for six times as long and none finishes a search. With `verify_stores`, the data stored
-    with an index is read whole at the start, and every file is compared with its digest; otherwise only sizes
-    are compared.
-    """
-
-    indexes: Mapping[str, IndexConfig] = field(default_factory=dict)
-    default_k: int | None = at_least(1, None)
-    search_threads: int = at_least(1, 2)
-    max_searches: int = at_least(1, 256)
-    max_query_terms: int = at_least(1, 1024)
-    start_timeout_s: float = above_0(120.0)
-    hang_after_s: float = above_0(10.0)
-    verify_stores: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +176,6 @@ class ListenConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class LoggingConfig(Checked):
-    """The log on standard error: as lines for people, or as JSON objects.
-
-    Each call that fails has a line; of the calls that succeed, the share `ok_sample` (0 to 1) has one.
-    """
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["text", "json"] = "text"
-    ok_sample: float = between(0, 1, 0.01)
-
-
-@dataclass(frozen=True, slots=True)
 class ObjectiveConfig(Checked):
     """The latency objective of dashboards and alerts: a `share` of reranking calls ends within `latency_s`.
 
@@ -245,28 +186,6 @@ class ObjectiveConfig(Checked):
         5.0, SECONDS.__contains__, f"a bound of the histogram: {', '.join(f'{each:g}' for each in SECONDS)}"
     )
     share: float = must(0.99, lambda share: 0 < share < 1, "above 0 and below 1")
-
-
-@dataclass(frozen=True, slots=True)
-class TracingConfig(Checked):
-    """Traces of calls are sent to the OTLP collector at `endpoint`, over HTTP; None traces nothing.
-
-    The share `sample_ratio` (0 to 1) of calls is traced. A caller that sends a trace has decided for its
-    calls; without `follow_callers`, only the share `sample_ratio` of the calls that it samples is traced.
-    """
-
-    endpoint: str | None = must(
-        None, _is_collector, "a URL such as http://127.0.0.1:4318; without a path, /v1/traces is taken"
-    )
-    sample_ratio: float = between(0, 1, 0.01)
-    follow_callers: bool = True
-
-    @property
-    def url(self) -> str | None:
-        """The URL to which spans are sent."""
-        if self.endpoint is None or urlsplit(self.endpoint).path.strip("/"):
-            return self.endpoint
-        return f"{self.endpoint.rstrip('/')}/v1/traces"
 
 
 @dataclass(frozen=True, slots=True)

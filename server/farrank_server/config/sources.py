@@ -7,7 +7,7 @@ type hints of its dataclasses, so a key that is added there can be set in all so
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from itertools import islice
@@ -16,9 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from farrank_rankers.json_values import bounded_text
-from farrank_server.config.schema import DEFAULT_KIND, IndexConfig
-from farrank_server.errors import ConfigError
-from farrank_server.first_stage.kinds import KINDS, kind_named
+from farrank_server.config.errors import ConfigError
 
 Tree = TypeVar("Tree")
 
@@ -46,6 +44,25 @@ class Setting:
     def under(self) -> "Setting":
         """The same setting relative to the next level down."""
         return Setting(self.path[1:], self.value, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """The classes of one part of the tree, chosen by the value of its key `kind`.
+
+    All extend `base`, the class that the tree declares. `names` lists the known kinds. `options` finds the
+    class of a kind, and raises ConfigError for an unknown one. `default` is the kind of a part that names
+    none.
+    """
+
+    base: type[Any]
+    default: str
+    names: Sequence[str]
+    options: Callable[[str], type[Any]]
+
+
+# Reading a tree without kinds.
+NO_KINDS = Kinds(type(None), "", (), type)
 
 
 def from_file(path: Path, text: str | None = None) -> list[Setting]:
@@ -142,12 +159,12 @@ def _is_ours(key: str, top: Sequence[str]) -> bool:
     return _SEPARATOR in key or begins_like_ours or bool(get_close_matches(key, top, cutoff=0.8))
 
 
-def build(tree: type[Tree], settings: Iterable[Setting]) -> Tree:
+def build(tree: type[Tree], settings: Iterable[Setting], kinds: Kinds = NO_KINDS) -> Tree:
     """Build the tree from its defaults and the settings; later settings win.
 
     Raises: ConfigError with every problem: the key, the problem and its source.
     """
-    builder = _Builder(tree)
+    builder = _Builder(tree, kinds)
     built: Tree = builder.branch(tree, list(settings), (), MISSING)
     if builder.problems:
         raise ConfigError(*dict.fromkeys(builder.problems))
@@ -161,8 +178,9 @@ _BROKEN: Any = object()
 class _Builder:
     """Builds one tree, and continues after a problem, so that all are found at once."""
 
-    def __init__(self, root: type[Any]) -> None:
+    def __init__(self, root: type[Any], kinds: Kinds) -> None:
         self._root = root
+        self._kinds = kinds
         self.problems: list[str] = []
 
     def branch(self, kind: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
@@ -185,14 +203,14 @@ class _Builder:
         return _BROKEN if _BROKEN in values.values() else values
 
     def _dataclass(self, kind: Any, settings: list[Setting], path: tuple[str, ...], standing: Any) -> Any:
-        if issubclass(kind, IndexConfig):
-            kind = self._index_options(settings, path)
+        if kind is self._kinds.base:
+            kind = self._options(settings, path)
             if kind is _BROKEN:
                 return _BROKEN
         hints = get_type_hints(kind)
         for each in settings:
             if each.path and each.path[0] not in hints:
-                self.problems.append(_unknown_key(path, each, list(hints), self._root))
+                self.problems.append(self._unknown_key(path, each, list(hints)))
         values: dict[str, Any] = {}
         sources: dict[str, str] = {}
         for each_field in fields(kind):
@@ -216,14 +234,14 @@ class _Builder:
                 self.problems.append(f"{'.'.join((*path, name))}: {what}{sources.get(name, '')}")
             return _BROKEN
 
-    def _index_options(self, settings: list[Setting], path: tuple[str, ...]) -> Any:
-        """Choose an index's dataclass by its kind."""
+    def _options(self, settings: list[Setting], path: tuple[str, ...]) -> Any:
+        """Choose the class of a part by its kind."""
         named = _below(settings, "kind")
-        name = self._leaf(str, False, named, (*path, "kind")) if named else DEFAULT_KIND
+        name = self._leaf(str, False, named, (*path, "kind")) if named else self._kinds.default
         if name is _BROKEN:
             return _BROKEN
         try:
-            return kind_named(name).options
+            return self._kinds.options(name)
         except ConfigError as error:
             self.problems += [
                 f"{'.'.join(path)}.{problem} ({named[-1].source})" for problem in error.problems
@@ -246,7 +264,7 @@ class _Builder:
 
     def _leaf(self, kind: Any, may_be_none: bool, settings: list[Setting], path: tuple[str, ...]) -> Any:
         if deeper := next((each for each in settings if each.path), None):
-            self.problems.append(_unknown_key(path, deeper, (), self._root))
+            self.problems.append(self._unknown_key(path, deeper, ()))
             return _BROKEN
         last = settings[-1]
         if may_be_none and _sets_none(last):
@@ -259,6 +277,25 @@ class _Builder:
             what = f"{last.value!r} is not allowed; it must be {allowed} ({last.source})"
             self.problems.append(f"{'.'.join(path)}: {what}")
             return _BROKEN
+
+    def _unknown_key(self, level: Sequence[str], wrong: Setting, siblings: Sequence[str]) -> str:
+        """Describe a key under `level` that does not exist, and suggest the nearest one that does."""
+        key = ".".join((*level, *wrong.path))
+        known = list(keys_of(self._root, self._kinds))
+        one_underscore_too_few = [each for each in known if each.replace(".", "_") == key]
+        # Below 0.7 the nearest key is often unrelated: max_chunks does not mean max_document_tokens.
+        misspelled = [
+            ".".join((*level, each, *wrong.path[1:]))
+            for each in get_close_matches(wrong.path[0], siblings, n=1, cutoff=0.7)
+        ]
+        elsewhere = [each for each in known if each.endswith(f".{wrong.path[-1]}")]
+        if meant := one_underscore_too_few + misspelled + elsewhere:
+            hint = f"did you mean {meant[0]}?"
+        elif siblings:
+            hint = f"known here: {', '.join(siblings)}"
+        else:
+            hint = f"{'.'.join(level)} holds one value"
+        return f"{key}: there is no such key ({wrong.source}); {hint}"
 
 
 def _below(settings: list[Setting], *names: str) -> list[Setting]:
@@ -325,37 +362,18 @@ def _sets_none(setting: Setting) -> bool:
     return not setting.path and str(setting.value).lower() in ("none", "null")
 
 
-def _unknown_key(level: Sequence[str], wrong: Setting, siblings: Sequence[str], root: type) -> str:
-    """Describe a key under `level` that does not exist, and suggest the nearest one that does."""
-    key = ".".join((*level, *wrong.path))
-    known = list(_keys(root, ()))
-    one_underscore_too_few = [each for each in known if each.replace(".", "_") == key]
-    # Below 0.7 the nearest key is often unrelated: max_chunks does not mean max_document_tokens.
-    misspelled = [
-        ".".join((*level, each, *wrong.path[1:]))
-        for each in get_close_matches(wrong.path[0], siblings, n=1, cutoff=0.7)
-    ]
-    elsewhere = [each for each in known if each.endswith(f".{wrong.path[-1]}")]
-    if meant := one_underscore_too_few + misspelled + elsewhere:
-        hint = f"did you mean {meant[0]}?"
-    elif siblings:
-        hint = f"known here: {', '.join(siblings)}"
-    else:
-        hint = f"{'.'.join(level)} holds one value"
-    return f"{key}: there is no such key ({wrong.source}); {hint}"
-
-
-def _keys(hint: Any, path: tuple[str, ...]) -> Iterator[str]:
+def keys_of(hint: Any, kinds: Kinds = NO_KINDS, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """List all keys of a tree, from `path` on; NAME stands for each name of a mapping."""
     inner, _ = optional_of(hint)
     if get_origin(inner) is Mapping:
-        yield from _keys(get_args(inner)[1], (*path, "NAME"))
-    elif inner is IndexConfig:
-        for name in KINDS:
-            for each, below in get_type_hints(kind_named(name).options).items():
-                yield from _keys(below, (*path, each))
+        yield from keys_of(get_args(inner)[1], kinds, (*path, "NAME"))
+    elif inner is kinds.base:
+        for kind in kinds.names:
+            for name, below in get_type_hints(kinds.options(kind)).items():
+                yield from keys_of(below, kinds, (*path, name))
     elif is_dataclass(inner):
         for name, below in get_type_hints(inner).items():
-            yield from _keys(below, (*path, name))
+            yield from keys_of(below, kinds, (*path, name))
     else:
         yield ".".join(path)
 

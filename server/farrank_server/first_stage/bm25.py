@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from farrank_server.config.checked import Checked, at_least, between
-from farrank_server.config.schema import IndexConfig
+from farrank_server.first_stage.config import IndexConfig
 from farrank_server.first_stage.kinds import Configured, Kind, Surroundings
 from farrank_server.first_stage.lucene_stage import LuceneStage, check_lucene
 

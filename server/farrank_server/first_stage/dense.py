@@ -8,8 +8,8 @@ from typing import Any
 
 from farrank_server.batching.fair_order import Account
 from farrank_server.config.checked import at_least
-from farrank_server.config.schema import IndexConfig
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
+from farrank_server.first_stage.config import IndexConfig
 from farrank_server.first_stage.kinds import Configured, Kind, QueryEncoder, Surroundings
 from farrank_server.first_stage.lucene_fields import NO_VECTORS, VECTORS
 from farrank_server.first_stage.lucene_stage import LuceneStage, check_lucene

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from farrank_rankers.json_values import bounded_text, loads
+from farrank_server.config.errors import ConfigError
 from farrank_server.errors import (
-    ConfigError,
     DeadlineExceeded,
     DroppedAt,
     FarrankError,

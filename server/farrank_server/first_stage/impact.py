@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from farrank_server.batching.fair_order import Account
 from farrank_server.config.checked import must
-from farrank_server.config.schema import IndexConfig
+from farrank_server.config.errors import ConfigError
 from farrank_server.engine.reader_threads import ReaderThreads
-from farrank_server.errors import ConfigError, InvalidArgument
+from farrank_server.errors import InvalidArgument
+from farrank_server.first_stage.config import IndexConfig
 from farrank_server.first_stage.kinds import Configured, Kind, Surroundings
 from farrank_server.first_stage.lucene_stage import LuceneStage, check_lucene
 

@@ -12,9 +12,10 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
 from farrank_server.batching.fair_order import NOBODY, Account
-from farrank_server.config.schema import FirstStageConfig, IndexConfig
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
+from farrank_server.config.sources import Kinds
 from farrank_server.first_stage import FirstStage
+from farrank_server.first_stage.config import DEFAULT_KIND, FirstStageConfig, IndexConfig
 from farrank_server.first_stage.lucene_host import LuceneHost
 
 if TYPE_CHECKING:
@@ -130,3 +131,7 @@ def kind_named(name: str) -> Kind:
     if not isinstance(row, Kind):
         raise ConfigError(f"kind: {name}: {where} is {row!r}; it must be a Kind")
     return row
+
+
+# An entry of `first_stage.indexes` has the options of its kind.
+INDEX_KINDS = Kinds(IndexConfig, DEFAULT_KIND, tuple(KINDS), lambda name: kind_named(name).options)

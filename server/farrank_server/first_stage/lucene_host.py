@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from farrank_server.batching.fair_order import Account
 from farrank_server.batching.fair_queue import FairSlots
-from farrank_server.config.schema import FirstStageConfig, TracingConfig
+from farrank_server.config.errors import ConfigError
 from farrank_server.errors import (
-    ConfigError,
     FarrankError,
     Gone,
     Internal,
@@ -24,10 +23,12 @@ from farrank_server.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.java_process.frames import Frame
 from farrank_server.java_process.process import JavaProcess, ProcessEnded
 from farrank_server.stores.index_manifest import MANIFEST, read_manifest
 from farrank_server.telemetry.call_record import current
+from farrank_server.telemetry.config import TracingConfig
 
 if TYPE_CHECKING:
     from farrank_server.stores.index_stores import IndexStores

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from farrank_server.errors import ConfigError, Gone
+from farrank_server.config.errors import ConfigError
+from farrank_server.errors import Gone
 from farrank_server.first_stage.lucene_fields import CONTENTS, ID, PLACE, bytes_of, java
 from farrank_server.first_stage.lucene_hits import Hit, make_ready, read_hits
 from farrank_server.stores.index_manifest import MANIFEST, read_manifest

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farrank_server.batching.fair_order import NOBODY, Account
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
 from farrank_server.first_stage.kinds import Surroundings
 from farrank_server.java_process.jvm import child_environment

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farrank_server.batching.fair_order import NOBODY, Account
-from farrank_server.errors import ConfigError, InvalidArgument, NotFound
+from farrank_server.config.errors import ConfigError
+from farrank_server.errors import InvalidArgument, NotFound
 from farrank_server.first_stage.kinds import QueryEncoder
 
 if TYPE_CHECKING:

@@ -36,7 +36,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from farrank_server.errors import ConfigError, Gone, without_words
+from farrank_server.config.errors import ConfigError
+from farrank_server.errors import Gone, without_words
 from farrank_server.first_stage.heap_watch import HeapWatch, java_heap
 from farrank_server.first_stage.lucene_index import Found, OpenIndex
 from farrank_server.first_stage.lucene_rankings import ranked
@@ -213,7 +214,7 @@ def main() -> None:
     tracing = None
     if setup["tracing"] is not None:
         # Imported here, so that a process without tracing does not load its libraries.
-        from farrank_server.config.schema import TracingConfig
+        from farrank_server.telemetry.config import TracingConfig
         from farrank_server.telemetry.tracing import Tracing
 
         tracing = Tracing(TracingConfig(**setup["tracing"]), "farrank-search")

@@ -16,9 +16,10 @@ from urllib.parse import quote, urlsplit
 from farrank_rankers.json_values import bounded_text
 from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.config.checked import above_0, must
-from farrank_server.config.schema import IndexConfig
-from farrank_server.errors import ConfigError, FarrankError, Gone, Unavailable
+from farrank_server.config.errors import ConfigError
+from farrank_server.errors import FarrankError, Gone, Unavailable
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
+from farrank_server.first_stage.config import IndexConfig
 from farrank_server.first_stage.engine_clients import (
     Access,
     ElasticsearchClient,

@@ -6,17 +6,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from farrank_server.batching.fair_order import NOBODY, Account
-from farrank_server.config.schema import FirstStageConfig, TracingConfig
+from farrank_server.config.errors import ConfigError
 from farrank_server.engine.admission.shared_room import SharedRoom
-from farrank_server.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    DroppedAt,
-    NotFound,
-    Reason,
-    ResourceExhausted,
-)
+from farrank_server.errors import DeadlineExceeded, DroppedAt, NotFound, Reason, ResourceExhausted
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.kinds import (
     Configured,
     QueryEncoder,
@@ -26,6 +20,7 @@ from farrank_server.first_stage.kinds import (
     no_encoders,
 )
 from farrank_server.first_stage.lucene_host import HEAP_MIB, LuceneHost, SearchState, nobody
+from farrank_server.telemetry.config import TracingConfig
 
 Answer = TypeVar("Answer")
 

@@ -15,7 +15,7 @@ from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import EncoderInput, TokenizedText
 from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
 from farrank_runtimes.runtime import Precision
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 from farrank_server.stores.encodings_store import EncodedText
 
 # On a CPU, batches of this many positions encode fastest. Twice as many do not fit into its cache; a quarter

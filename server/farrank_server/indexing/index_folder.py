@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 from farrank_server.stores.index_manifest import MANIFEST, read_manifest, write_json
 
 _STATE, _NEW, _OLD, _LOCK = "state.json", "new", "old", "lock"

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 
 LEAST_JAVA = 21
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from farrank_rankers.json_values import bounded_text, loads
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 
 MANIFEST = "farrank-index.json"
 

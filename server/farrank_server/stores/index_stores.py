@@ -4,8 +4,8 @@ from pathlib import Path
 
 from farrank_rankers.family import BiEncoderOptions
 from farrank_rankers.reader import Reader
+from farrank_server.config.errors import ConfigError
 from farrank_server.engine.rankers.loaded import LoadedRanker
-from farrank_server.errors import ConfigError
 from farrank_server.stores import encodings_store, token_store
 from farrank_server.stores.encodings_store import Beginnings, EncodingsStore
 from farrank_server.stores.index_manifest import IndexManifest

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farrank_rankers.json_values import bounded_text, loads
-from farrank_server.errors import ConfigError, Reason, Unavailable
+from farrank_server.config.errors import ConfigError
+from farrank_server.errors import Reason, Unavailable
 from farrank_server.stores.index_manifest import write_json
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from farrank_rankers.tokenizer import TextTokenizer
 from farrank_rankers.tokens import TokenizedText
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 from farrank_server.stores.parts import (
     FlatFile,
     PartWriter,

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from farrank_server.config.schema import LoggingConfig
 from farrank_server.telemetry.call_record import current
+from farrank_server.telemetry.config import LoggingConfig
 
 STANDARD_ERROR = 2
 

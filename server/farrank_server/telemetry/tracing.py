@@ -24,8 +24,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from farrank_server.config.schema import TracingConfig
 from farrank_server.telemetry.call_record import Facts, TracedBatch
+from farrank_server.telemetry.config import TracingConfig
 
 # The limit of a call's steps; further ones are only counted. Thousands of documents are a few hundred
 # batches.

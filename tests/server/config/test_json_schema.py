@@ -10,14 +10,14 @@ import jsonschema
 import pytest
 import yaml
 
-from farrank_server.config.json_schema import json_schema
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
-from farrank_server.config.sources import build, from_file, to_yaml
-from farrank_server.errors import ConfigError
+from farrank_server.config.server_config import build_config, config_schema
+from farrank_server.config.sources import from_file, to_yaml
 from farrank_server.first_stage.kinds import KINDS, kind_named
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = json_schema(ServerConfig)
+SCHEMA = config_schema()
 
 
 def problems(tree: Any) -> list[str]:
@@ -28,7 +28,7 @@ def read(tree: Any, folder: Path) -> ServerConfig:
     """The same, by the server's own reader."""
     file = folder / "farrank.yaml"
     file.write_text(yaml.safe_dump(tree))
-    return build(ServerConfig, from_file(file))
+    return build_config(from_file(file))
 
 
 def test_it_is_a_schema() -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from farrank_server.config import sources as config_sources
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import RankerConfig, ServerConfig
+from farrank_server.config.server_config import build_config
 from farrank_server.config.sources import EVERY, Setting
-from farrank_server.errors import ConfigError
 from farrank_server.first_stage.bm25 import Bm25Config, Bm25Rm3Config, Rm3Config
 from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.first_stage.kinds import KINDS
@@ -20,7 +21,7 @@ def from_flags(**values: object) -> list[Setting]:
 
 
 def build(*layers: list[Setting]) -> ServerConfig:
-    return config_sources.build(ServerConfig, [setting for layer in layers for setting in layer])
+    return build_config([setting for layer in layers for setting in layer])
 
 
 def from_text(folder: Path, text: str, name: str = "farrank.yaml") -> list[Setting]:

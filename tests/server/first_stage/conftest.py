@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage.bm25 import Bm25Config, Rm3Config
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.first_stage.stages import FirstStages, open_first_stages
 from farrank_server.indexing.document import Document

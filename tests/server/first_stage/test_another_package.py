@@ -15,9 +15,11 @@ import pytest
 
 from farrank_client import AsyncClient
 from farrank_server.batching.fair_order import NOBODY
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
-from farrank_server.config.sources import build, from_file
-from farrank_server.errors import ConfigError, Unavailable
+from farrank_server.config.server_config import build_config
+from farrank_server.config.sources import from_file
+from farrank_server.errors import Unavailable
 from farrank_server.first_stage import kinds
 from farrank_server.first_stage.stages import open_first_stages
 from farrank_server.replica import Replica
@@ -66,7 +68,7 @@ def config(lab: Path) -> ServerConfig:
     [yaml] = re.findall(r"```yaml\n(first_stage:\n  indexes:\n    notes: .*?)```", PAGE, re.DOTALL)
     path = lab / "farrank.yaml"
     path.write_text(yaml + "listen: {port: 0, metrics_port: null}\n", encoding="utf-8")
-    return build(ServerConfig, from_file(path))
+    return build_config(from_file(path))
 
 
 async def test_it_is_searched_and_its_candidates_reranked_like_any_other(config: ServerConfig) -> None:
@@ -134,14 +136,14 @@ def test_what_is_wrong_with_a_kind_is_said_with_its_key(lab: Path, kind: str, pr
     path = lab / "farrank.yaml"
     path.write_text(f"first_stage: {{indexes: {{notes: {{kind: {kind}, path: x}}}}}}", encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"first_stage\.indexes\.notes\.kind: .*{problem}"):
-        build(ServerConfig, from_file(path))
+        build_config(from_file(path))
 
 
 def test_its_own_options_are_checked_like_all_others(lab: Path) -> None:
     path = lab / "farrank.yaml"
     path.write_text("first_stage: {indexes: {notes: {kind: sqlite, table: a-b, pth: x}}}", encoding="utf-8")
     with pytest.raises(ConfigError) as refused:
-        build(ServerConfig, from_file(path))
+        build_config(from_file(path))
     said = "\n".join(refused.value.problems)
     assert "notes.pth: there is no such key" in said
     assert "notes.path: a value is needed" in said

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from farrank_server.batching.fair_order import Account
-from farrank_server.config.schema import FirstStageConfig
 from farrank_server.errors import (
     DeadlineExceeded,
     NotFound,
@@ -18,6 +17,7 @@ from farrank_server.errors import (
 )
 from farrank_server.first_stage import Candidate
 from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.stages import FirstStages, open_first_stages
 from support.waiting import until
 

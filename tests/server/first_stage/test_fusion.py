@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from farrank_server.batching.fair_order import NOBODY, Account
-from farrank_server.config.schema import FirstStageConfig, IndexConfig
-from farrank_server.errors import ConfigError, DeadlineExceeded, Gone, Unavailable
+from farrank_server.config.errors import ConfigError
+from farrank_server.errors import DeadlineExceeded, Gone, Unavailable
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
 from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.config import FirstStageConfig, IndexConfig
 from farrank_server.first_stage.fusion import FusionConfig, FusionStage
 from farrank_server.first_stage.kinds import Surroundings
 from farrank_server.first_stage.lucene_host import LuceneHost

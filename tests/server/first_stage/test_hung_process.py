@@ -14,10 +14,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
-from farrank_server.config.schema import FirstStageConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.config.schema import ListenConfig, RankerConfig, ServerConfig
 from farrank_server.errors import FarrankError
 from farrank_server.first_stage import lucene_host
 from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.lucene_host import SearchState
 from farrank_server.first_stage.stages import open_first_stages
 from farrank_server.replica import Replica

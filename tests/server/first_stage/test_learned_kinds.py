@@ -28,16 +28,12 @@ from farrank_client import AsyncClient
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.lean_transformers import transformers
 from farrank_server.batching.fair_order import NOBODY, Account
-from farrank_server.config.schema import (
-    FirstStageConfig,
-    IndexConfig,
-    ListenConfig,
-    RankerConfig,
-    ServerConfig,
-)
-from farrank_server.errors import ConfigError, InvalidArgument
+from farrank_server.config.errors import ConfigError
+from farrank_server.config.schema import ListenConfig, RankerConfig, ServerConfig
+from farrank_server.errors import InvalidArgument
 from farrank_server.first_stage import FirstStage
 from farrank_server.first_stage.bm25 import Bm25Config, Bm25Rm3Config, Doc2QueryConfig
+from farrank_server.first_stage.config import FirstStageConfig, IndexConfig
 from farrank_server.first_stage.dense import DenseConfig, DenseStage
 from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.first_stage.impact import ImpactConfig, ImpactStage, UnitWeights, _open_tokenizer

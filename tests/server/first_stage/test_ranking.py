@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from farrank_server.config.schema import FirstStageConfig
 from farrank_server.errors import Gone, InvalidArgument
 from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.stages import FirstStages, open_first_stages
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

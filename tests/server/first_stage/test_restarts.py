@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage import lucene_host
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.lucene_host import LuceneHost, SearchState, restart_delay_s
 
 

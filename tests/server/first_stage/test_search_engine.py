@@ -20,10 +20,11 @@ from osmem_server import OsmemServer
 
 import farrank_client
 from farrank_client import AsyncClient
-from farrank_server.config.schema import FirstStageConfig, ListenConfig, ServerConfig
-from farrank_server.config.sources import build, from_file
+from farrank_server.config.errors import ConfigError
+from farrank_server.config.schema import ListenConfig, ServerConfig
+from farrank_server.config.server_config import build_config
+from farrank_server.config.sources import from_file
 from farrank_server.errors import (
-    ConfigError,
     DeadlineExceeded,
     DroppedAt,
     Gone,
@@ -32,6 +33,7 @@ from farrank_server.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.search_engine import SearchEngineConfig
 from farrank_server.first_stage.stages import FirstStages, open_first_stages
 from farrank_server.replica import Replica
@@ -313,7 +315,7 @@ async def test_the_pages_examples_are_taken(behind: OsmemServer, tmp_path: Path)
     (tmp_path / "farrank.yaml").write_text(yaml, encoding="utf-8")
     (tmp_path / "body.json").write_text(body, encoding="utf-8")
 
-    example = build(ServerConfig, from_file(tmp_path / "farrank.yaml")).first_stage.indexes["web"]
+    example = build_config(from_file(tmp_path / "farrank.yaml")).first_stage.indexes["web"]
 
     assert isinstance(example, SearchEngineConfig)
     async with serve(front_of(behind, "opensearch")) as front:

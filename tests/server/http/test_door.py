@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import HttpConfig, LimitsConfig, ListenConfig, ServerConfig, TlsConfig
-from farrank_server.errors import ConfigError
 from farrank_server.http.listen import HttpListener
 from farrank_server.replica import check
 from support.http_door import OpenDoor, Opened

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage.bm25 import Bm25Config
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.stages import open_first_stages
 from farrank_server.indexing.document import CollectionError, Document
 from farrank_server.indexing.index_builder import Options, build_index, change_index

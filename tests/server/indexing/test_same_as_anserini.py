@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from farrank_loadtest.workloads.synthetic import words
-from farrank_server.config.schema import FirstStageConfig
 from farrank_server.first_stage.bm25 import Bm25Config, Bm25Rm3Config
+from farrank_server.first_stage.config import FirstStageConfig
 from farrank_server.first_stage.stages import open_first_stages
 from farrank_server.indexing.document import Document
 from farrank_server.indexing.index_builder import build_index

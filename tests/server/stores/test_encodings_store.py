@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes.torch_runtime import TorchRuntime
+from farrank_server.config.errors import ConfigError
 from farrank_server.engine.spans import Cut
-from farrank_server.errors import ConfigError
 from farrank_server.indexing.chunk_encoder import ChunkEncoder
 from farrank_server.indexing.document import CollectionError, Document
 from farrank_server.indexing.index_builder import Options, build_index

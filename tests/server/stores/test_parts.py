@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from farrank_rankers.files.open import open_reader
-from farrank_server.errors import ConfigError, Reason, Unavailable
+from farrank_server.config.errors import ConfigError
+from farrank_server.errors import Reason, Unavailable
 from farrank_server.stores import token_store
 from farrank_server.stores.encodings_store import EncodedText, EncodingsOf
 from farrank_server.stores.parts import FlatFile, PartWriter

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from farrank_rankers.chunking import Chunking, chunk_bounds, readable_tokens
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 from farrank_rankers.tokens import TokenizedText
-from farrank_server.errors import ConfigError
+from farrank_server.config.errors import ConfigError
 from farrank_server.stores.token_store import TokensOf, TokenStore, key_of
 from support import tiny_tokenizers
 

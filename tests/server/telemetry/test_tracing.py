@@ -13,13 +13,15 @@ import grpc
 import pytest
 
 from farrank_rankers.tokens import EncoderInput
-from farrank_server.config.schema import ServerConfig, TracingConfig
-from farrank_server.config.sources import Setting, build
+from farrank_server.config.errors import ConfigError
+from farrank_server.config.schema import ServerConfig
+from farrank_server.config.server_config import build_config
+from farrank_server.config.sources import Setting
 from farrank_server.engine.call import RerankCall, brought
-from farrank_server.errors import ConfigError
 from farrank_server.replica import check
 from farrank_server.telemetry import tracing
 from farrank_server.telemetry.call_record import CallRecord
+from farrank_server.telemetry.config import TracingConfig
 from farrank_server.telemetry.tracing import CallTrace, Tracing
 from support.engine_bench import QUERY, Faulty, opened_bench
 from support.otlp_collector import Collector, collecting
@@ -172,4 +174,4 @@ def test_an_endpoint_without_a_path_has_the_usual_one(endpoint: str, url: str) -
 )
 def test_what_is_no_endpoint_or_ratio_stops_the_start(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=rf"^tracing\.{key}: "):
-        build(ServerConfig, [Setting(("tracing", key), value, "here")])
+        build_config([Setting(("tracing", key), value, "here")])

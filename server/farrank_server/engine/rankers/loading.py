@@ -22,11 +22,11 @@ from farrank_runtimes.runtime import (
     RuntimeAbsent,
 )
 from farrank_server.batching.batcher import BatchPolicy
+from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loaded import LoadedEnsemble, LoadedRanker, Scorer
-from farrank_server.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

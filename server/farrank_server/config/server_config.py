@@ -1,0 +1,18 @@
+"""The configuration of a server from its settings, and as a JSON Schema."""
+
+from collections.abc import Iterable
+
+from farrank_server.config.json_schema import Schema, json_schema
+from farrank_server.config.schema import ServerConfig
+from farrank_server.config.sources import Setting, build
+from farrank_server.first_stage.kinds import INDEX_KINDS
+
+
+def build_config(settings: Iterable[Setting]) -> ServerConfig:
+    """Build a server's configuration. Raises: ConfigError with every problem, as `build`."""
+    return build(ServerConfig, settings, INDEX_KINDS)
+
+
+def config_schema() -> Schema:
+    """Describe the configuration as a JSON Schema."""
+    return json_schema(ServerConfig, INDEX_KINDS)
