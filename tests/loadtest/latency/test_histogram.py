@@ -42,6 +42,7 @@ def test_histograms_add_up_to_the_histogram_of_all() -> None:
     whole.add(part)
     assert [*map(whole.percentile_s, PERCENTS)] == [*map(filled(values_s).percentile_s, PERCENTS)]
     assert whole.count == 2000
+    assert whole.mean_s == pytest.approx(np.mean(values_s), rel=1e-4)
 
 
 def test_without_a_value_everything_is_zero_and_extremes_are_kept() -> None:
