@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
@@ -21,13 +22,13 @@ _BEFORE_WHITE_SPACE = re.compile(r"(?<=\S)[ \t\n\r]")
 _BEFORE_SPACE = re.compile(r"(?<=\S) ")
 
 
-def cut_pattern(tokenizer_json: str) -> re.Pattern[str] | None:
+def cut_pattern(tokenizer_json: Mapping[str, Any]) -> re.Pattern[str] | None:
     """Choose where a tokenizer's texts may be cut, by its splitting of words; None means nowhere.
 
     Only pre-tokenizers known to end a word at white space allow a cut. A text of a tokenizer that merges
     across words, like some BPE models without a pre-tokenizer, is one stretch (see `stretches`).
     """
-    step: dict[str, Any] | None = json.loads(tokenizer_json).get("pre_tokenizer")
+    step: dict[str, Any] | None = tokenizer_json.get("pre_tokenizer")
     while step and step["type"] == "Sequence":
         step = step["pretokenizers"][0]
     match step:
@@ -76,27 +77,26 @@ def find_cut(text: str, start: int, end: int, pattern: re.Pattern[str] | None) -
     return found.start() if found else None
 
 
-def reading_on(tokenizer: Tokenizer, tokenizer_json: str) -> Tokenizer | None:
+def reading_on(tokenizer: Tokenizer, tokenizer_json: dict[str, Any]) -> Tokenizer | None:
     """Make the tokenizer that begins in the middle of a text: it inserts nothing before the first word.
 
     None if the tokenizer itself inserts nothing there, or the same before each word, so that it is already
     right for every word. Both share the vocabulary's memory.
     """
-    parsed: dict[str, Any] = json.loads(tokenizer_json)
-    match parsed.get("pre_tokenizer"):
+    match tokenizer_json.get("pre_tokenizer"):
         case {"type": "Sequence", "pretokenizers": [_, *_, {"type": "Metaspace"}]}:
             return None
-    kept = {name: parsed.get(name) for name in ("normalizer", "pre_tokenizer")}
+    kept = {name: tokenizer_json.get(name) for name in ("normalizer", "pre_tokenizer")}
     changed = {name: _without_prefix(step) for name, step in kept.items()}
     if changed == kept:
         return None
     bare = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": []}
-    inside = Tokenizer.from_str(json.dumps(parsed | changed | bare))
+    inside = Tokenizer.from_str(json.dumps(tokenizer_json | changed | bare))
     inside.model = tokenizer.model
     added = tokenizer.get_added_tokens_decoder()
     inside.add_tokens([added[token_id] for token_id in sorted(added)])
     if inside.get_added_tokens_decoder() != added:  # their ids are not in order
-        inside = Tokenizer.from_str(json.dumps(parsed | changed))
+        inside = Tokenizer.from_str(json.dumps(tokenizer_json | changed))
     inside.no_truncation()
     inside.no_padding()
     return inside

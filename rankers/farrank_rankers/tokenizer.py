@@ -115,22 +115,29 @@ class TokenizerFiles:
         return replace(self, config_json=json.dumps({"tokenizer_class": "Tokenizer"}))
 
     def as_configured(self) -> str:
-        """Give tokenizer.json, with the BERT normalizer of the configuration or its class.
+        """Give the text of `configured`."""
+        return self.configured()[1]
+
+    def configured(self) -> tuple[dict[str, Any], str]:
+        """Give tokenizer.json, parsed and as text, with BERT's normalizer of the configuration or its class.
 
         In transformers they override tokenizer.json. A configuration without a class is read as BERT's.
+        Parsing takes up to 0.3 s for large vocabularies.
         """
-        parsed, config = json.loads(self.tokenizer_json), self.config
+        parsed: dict[str, Any] = json.loads(self.tokenizer_json)
+        config = self.config
         normalizer = parsed.get("normalizer") or {}
         if normalizer.get("type") != "BertNormalizer" or self._class() not in {None, *_CLASSES_OF_BERTS_KIN}:
-            return self.tokenizer_json
+            return parsed, self.tokenizer_json
         configured = dict(normalizer)
         for name, (key, default) in _NORMALIZER_OPTIONS.items():
             heard = self._saved_by_5 or self._class() not in _CLASSES_WITHOUT_CHINESE_OPTION
             if name != "handle_chinese_chars" or heard:
                 configured[name] = default if config.get(key) is None else config[key]
         if configured == normalizer:  # the usual case; a vocabulary takes longer to write than to read
-            return self.tokenizer_json
-        return json.dumps(parsed | {"normalizer": configured})
+            return parsed, self.tokenizer_json
+        parsed["normalizer"] = configured
+        return parsed, json.dumps(parsed)
 
     @property
     def _saved_by_5(self) -> bool:
@@ -262,7 +269,8 @@ class TextTokenizer:
     def __init__(self, files: TokenizerFiles) -> None:
         self.files = files
         try:
-            self.tokenizer = Tokenizer.from_str(files.as_configured())
+            parsed, text = files.configured()
+            self.tokenizer = Tokenizer.from_str(text)
         except RecursionError:
             raise SourceError(f"tokenizer.json cannot be read: {TOO_DEEP}") from None
         except Exception as error:  # the library raises bare Exception
@@ -272,8 +280,9 @@ class TextTokenizer:
         self.tokenizer.no_padding()
         encode = self.tokenizer.encode
         self.single, self.pair = _frame(encode("a"), texts=1), _frame(encode("a", "a"), texts=2)
-        self._cut = cut_pattern(files.tokenizer_json)
-        self._inside = reading_on(self.tokenizer, files.as_configured())
+        self._cut = cut_pattern(parsed)
+        self._inside = reading_on(self.tokenizer, parsed)
+        self._file_pad_id = (parsed.get("padding") or {}).get("pad_id")
         self._before = self._letter_before()
 
     @cached_property
@@ -282,7 +291,7 @@ class TextTokenizer:
 
         The first call takes up to 0.1 s, during which no other Python thread runs.
         """
-        parsed = json.loads(self.files.as_configured())
+        parsed, _ = self.files.configured()
         kept = {name: value for name, value in parsed.items() if name not in ("truncation", "padding")}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
@@ -293,8 +302,7 @@ class TextTokenizer:
         """
         token = self.files.config.get("pad_token")
         content = token.get("content") if isinstance(token, Mapping) else token
-        padding = json.loads(self.files.tokenizer_json).get("padding") or {}
-        for pad_id in (content and self.tokenizer.token_to_id(content), padding.get("pad_id"), fallback):
+        for pad_id in (content and self.tokenizer.token_to_id(content), self._file_pad_id, fallback):
             if isinstance(pad_id, int):
                 return pad_id
         raise SourceError("tokenizer_config.json names no pad_token, and no other file gives a padding id")

@@ -138,10 +138,10 @@ async def test_a_reload_leaves_the_event_loop_to_calls(
     rankers = {name: RankerConfig(str(tiny_rankers[name])) for name in ("maxp", "biencoder")}
     async with Replica(replace(configured(tiny_rankers, index), rankers=rankers)) as replica:
 
-        def read_again(files: TokenizerFiles) -> str:
+        def read_again(files: TokenizerFiles) -> tuple[object, str]:
             raise AssertionError("a reload reads no tokenizer again")
 
-        monkeypatch.setattr(TokenizerFiles, "as_configured", read_again)
+        monkeypatch.setattr(TokenizerFiles, "configured", read_again)
         with file_work_of_this_thread() as touched:
             await replica.reload()
         assert touched == []
