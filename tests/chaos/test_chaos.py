@@ -15,6 +15,7 @@ import pytest
 from support.mixed_load import MixedLoad, offline_scores
 from support.reliability_report import write_chaos_report
 from support.sick_parts import Chaos, SickServer, sick_server
+from support.waiting import until
 
 SECONDS = float(os.environ.get("FARRANK_CHAOS_SECONDS", "20"))
 SEED = int(os.environ.get("FARRANK_CHAOS_SEED", "20261124"))
@@ -24,6 +25,9 @@ REPORT = os.environ.get("FARRANK_CHAOS_REPORT", "")
 
 # The longest that a part is left alone between two sicknesses.
 PAUSE_S = 3.0 if SECONDS >= 120 else 0.2
+
+# What a server holds of its calls.
+OF_CALLS = ("farrank_requests_in_flight", "farrank_admitted_tokens", "farrank_held_characters")
 
 WORKER_KILLS = ("lost", "exits", "ends")
 
@@ -64,18 +68,18 @@ async def test_every_call_is_answered_well_or_refused_for_a_reason(
             if REPORT:
                 write_chaos_report(Path(REPORT), chaos, SEED, time.monotonic() - began_s)
         assert load.wrong == []
+        # The server learns of the last calls that were left a moment later.
+        await until(lambda: not any(map(server.metric, OF_CALLS)))
         check_server(server, chaos)
         assert mixed_s >= SECONDS
         check_counts(load, server)
 
 
 def check_server(server: SickServer, chaos: Chaos) -> None:
-    """It runs, holds nothing of the calls, and has counted and told what struck it."""
+    """It runs, and has counted and told what struck it."""
     assert server.process.poll() is None
     struck = [each.name for each in chaos.history]
     assert struck
-    for name in ("farrank_requests_in_flight", "farrank_admitted_tokens", "farrank_held_characters"):
-        assert server.metric(name) == 0, name
     assert server.metric("farrank_device_state", state="ready") == 1
     killed = sum(name == "Lucene killed" for name in struck)
     assert server.metric("farrank_search_process_ends_total", reason="ended") == killed

@@ -23,7 +23,7 @@ ONCE = RetryPolicy(max_attempts=1)
 
 
 def until(holds: Callable[[], bool]) -> None:
-    ends_s = time.monotonic() + 60
+    ends_s = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < ends_s, "it never came about"
         time.sleep(0.02)
@@ -83,10 +83,13 @@ def test_what_passes_through_and_where_calls_go(pair: tuple[ScriptedServer, Scri
 
         # A deadline that passes ends the call at the replica, too.
         busy.caller_left.clear()
-        busy.hold = True
-        with pytest.raises(DeadlineExceeded):
-            client.rerank("q", ["x"], timeout_s=0.5)
-        assert busy.caller_left.wait(30)
+        busy.hold, asked, timeout_s = True, len(busy.requests), 0.5
+        # On a busy machine a call may take longer to come there.
+        while len(busy.requests) == asked:
+            with pytest.raises(DeadlineExceeded):
+                client.rerank("q", ["x"], timeout_s=timeout_s)
+            timeout_s *= 4
+        assert busy.caller_left.wait(60)
 
 
 def _answered_by(client: Client, wanted: ScriptedServer, other: ScriptedServer) -> bool:
@@ -109,13 +112,22 @@ def test_a_replica_that_drains_behind_envoy_loses_no_call(
         client = opened.enter_context(Client(address))
         trying_once = opened.enter_context(Client(address, retry=ONCE))
 
-        def ask() -> int:
-            answered = 0
+        answered = [0] * 6
+
+        def ask(number: int) -> None:
             while not ending.is_set():
                 assert len(client.rerank("sea", ["the river", "the sea"]).results) == 2
-                answered += 1
+                answered[number] += 1
                 ending.wait(0.02)
-            return answered
+
+        def until_each_has_ten_more() -> None:
+            before = list(answered)
+            until(
+                lambda: (
+                    all(now >= then + 10 for now, then in zip(answered, before, strict=True))
+                    or any(each.done() for each in asking)
+                )
+            )
 
         def ask_once() -> set[str]:
             refusals: set[str] = set()
@@ -128,13 +140,14 @@ def test_a_replica_that_drains_behind_envoy_loses_no_call(
             return refusals
 
         once = [callers.submit(ask_once) for _ in range(2)]
-        asking = [callers.submit(ask) for _ in range(6)]
-        ending.wait(1)
+        asking = [callers.submit(ask, number) for number in range(6)]
+        until_each_has_ten_more()
         servers[0].process.terminate()
-        assert servers[0].process.wait(60) == 0
-        ending.wait(1)
+        assert servers[0].process.wait(120) == 0
+        until_each_has_ten_more()
         ending.set()
-        assert all(each.result(60) > 10 for each in asking)
+        for each in asking:
+            each.result(60)
         # Nothing is cut off: what is not answered is refused in the server's own words.
         refusals = set[str]().union(*(each.result(60) for each in once))
         assert refusals <= {"Unavailable: the server is draining; ask another replica"}

@@ -57,7 +57,7 @@ def farrank(*arguments: object, key: str | None = None) -> subprocess.CompletedP
     if key is not None:
         variables["FARRANK_API_KEY"] = key
     command = [sys.executable, "-m", "farrank_cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, env=variables)
 
 
 def status_of(request: urllib.request.Request | str) -> int:

@@ -60,7 +60,7 @@ async def test_all_families_at_once_score_as_offline_while_callers_leave(
             family = families[number % len(families)]
             chosen = drawn.sample(range(len(DOCUMENTS)), drawn.randint(1, len(DOCUMENTS)))
             texts = [Document(str(index), DOCUMENTS[index]) for index in chosen]
-            call = asyncio.create_task(client.rerank(QUERY, texts, ranker=family, timeout_s=120))
+            call = asyncio.create_task(client.rerank(QUERY, texts, ranker=family, timeout_s=240))
             if number % 3 == 1:
                 await asyncio.sleep(drawn.random() / 2)
                 call.cancel()

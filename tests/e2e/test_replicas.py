@@ -31,6 +31,7 @@ def servers(tiny_rankers: dict[str, Path]) -> Iterator[list[SpawnedServer]]:
         def start(number: int) -> SpawnedServer:
             arguments = [f"--ranker=maxp={tiny_rankers['maxp']}", "--log-level=error"]
             arguments += [f"--set=rankers.maxp.max_document_tokens={400 + number}"]
+            arguments += ["--set=listen.drain_timeout_s=600"]
             return opened.enter_context(spawned_server(arguments))
 
         started = list(starting.map(start, range(4)))

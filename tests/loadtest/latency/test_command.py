@@ -236,11 +236,11 @@ def test_ctrl_c_and_sigterm_keep_what_was_measured(
 ) -> None:
     command = [sys.executable, "-m", "farrank_cli", "loadtest", "latency", "--target", server.address]
     command += ["--out", str(tmp_path), *TINY, "--rates", "5,10,20", "--repeats", "1", "--warm-up-s", "0"]
-    command += ["--duration-s", "2.5"]
+    command += ["--duration-s", "4"]
     with forked.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert any(line.startswith("5 calls/s: ") for line in process.stderr)
-        wait_for_answers(server, 3)
+        wait_for_answers(server, 1)
         process.send_signal(number)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
@@ -251,8 +251,8 @@ def test_ctrl_c_and_sigterm_keep_what_was_measured(
     whole, part = results["steps"]
     assert (whole["load"], part["load"]) == (5, 10)
     assert part["statuses"].keys() == {"OK"}
-    assert 1 <= part["offered"] < 25
-    assert 0 < part["measured_s"] < 2.5
+    assert 1 <= part["offered"] < 40
+    assert 0 < part["measured_s"] < 4
     assert "Interrupted" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "latency.png").stat().st_size > 10_000
 
