@@ -1,3 +1,3 @@
-"""`make bench`: what the server adds to its runtime's time, under overload too, and exports beside peers."""
+"""`make bench`: the server compared with its runtime and under overload, and exports compared with peers."""
 
-import farrank_runtimes  # noqa: F401  # before torch, whose threads then wait for each other as a server's do
+import farrank_runtimes  # noqa: F401  # before torch, so that OpenMP's threads wait as they do in a server

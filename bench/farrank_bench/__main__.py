@@ -26,15 +26,15 @@ NOTES = (
     "all-MiniLM-L6-v2 as a cross-encoder with a random head, texts from the embedded corpus; the server's "
     "own sections in fp32, documents of 20 to 1,400 tokens (AvgP, disjoint chunks of 477); exports on pairs "
     "of 60 to 512 tokens, all contenders with {threads} threads and in turns; medians (smallest to largest), "
-    "ratios taken round by round; fidelity is the embedded bi-encoder's over judged questions with up to "
-    "{candidates} candidates each, Kendall's tau-b and overlaps as means over questions, the least in "
+    "ratios computed round by round; fidelity is the embedded bi-encoder's over judged questions with up to "
+    "{candidates} candidates each, Kendall's tau-b and overlaps as means over questions, the lowest in "
     "brackets"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured; `pair_calls` are how many calls of how many documents, `base_calls` likewise."""
+    """The amount of work. `pair_calls` and `base_calls` are a number of calls and of documents per call."""
 
     calls: int
     repeats: int
@@ -53,14 +53,14 @@ Parts = Iterator[tuple[str, Measure]]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What was asked for, and a folder for what is made on the way."""
+    """The arguments, the amount of work, and a folder for intermediate files."""
 
     extent: Extent
     folder: Path
     given: argparse.Namespace
 
     def parts(self, names: Iterable[str]) -> Parts:
-        """Give the sections' parts one after the other; a set-up that fails is a part that does."""
+        """Yield the sections' parts one after the other. A set-up that fails becomes a part that fails."""
         for name in names:
             try:
                 yield from SECTIONS[name](self)
@@ -88,32 +88,32 @@ class Bench:
                 yield "Overload", partial(own.overload, extent.overload_s)
 
     def engine(self) -> Parts:
-        """Measure what a call costs on the event loop, however many are in flight."""
+        """Measure the cost of a call on the event loop, with few and with many in flight."""
         yield "Admission", admission_cost
         yield "The event loop", partial(event_loop_stall, self.folder / "engine", self.extent.stall_s)
 
     def exports(self) -> Parts:
-        """Measure exports: their speed beside peers, and a server's start."""
+        """Measure exports: their speed against peers, and the start of a server."""
         made, threads, extent = write_cross_encoder(self.folder), usable_cores(), self.extent
-        # First: neither measures a ranker without an export.
+        # Both measurements need an export.
         exports, rows = export_fast(made.ranker, made.artifact)
         if not exports:
             raise PartlyFailed("no precision could be exported", rows)
         measure = partial(beside_peers, made, rows, extent.pair_calls, extent.repeats, threads)
-        yield "Exports beside peers", partial(measure, self.given.cache, self.folder)
+        yield "Exports against peers", partial(measure, self.given.cache, self.folder)
         yield "Start", partial(start_to_healthy, made.artifact, threads, extent.repeats)
 
     def fidelity(self) -> Parts:
-        """Measure what exports do to rankings."""
+        """Measure the effect of exports on rankings."""
         given, folder = self.given, self.folder / "embedded"
         measure = partial(fidelity_of_exports, given.index, folder, usable_cores())
         yield "Fidelity of exports", partial(measure, given.questions, given.max_chunks)
 
     def modernbert(self) -> Parts:
-        """Measure ModernBERT-base, in torch and exported, beside sentence-transformers."""
+        """Measure ModernBERT-base, in torch and exported, against sentence-transformers."""
         made, extent = write_modernbert(self.folder / "modernbert"), self.extent
         measure = partial(modernbert_beside_peers, made, extent.base_calls, extent.repeats, usable_cores())
-        yield "ModernBERT-base beside sentence-transformers", measure
+        yield "ModernBERT-base against sentence-transformers", measure
 
     def generator(self) -> Parts:
         """Measure the load generator itself."""
@@ -136,23 +136,23 @@ SECTIONS: Mapping[str, Callable[[Bench], Parts]] = {
 
 
 def main() -> int:
-    """Run the sections asked for and print the report; gives 1 if one of them failed, 130 if interrupted."""
+    """Run the requested sections and print the report. Returns 1 if one failed, 130 if interrupted."""
     command = Command("farrank_bench", __doc__)
     command.sections(SECTIONS, ["server", "engine", "exports", "fidelity"])
     add = command.options.add_argument
     add("--quick", action="store_true", help="fewer calls, repeats and questions: a smoke test")
     add("--index", type=Path, help="the index of the embedded corpus, for fidelity")
-    add("--questions", type=int, help="fidelity of only the first so many")
-    add("--max-chunks", type=int, help="fidelity of documents read up to so many chunks")
-    add("--cache", type=Path, default=Path(".cache"), help="keeps Infinity's environment (%(default)s)")
+    add("--questions", type=int, help="measure fidelity on only this many questions")
+    add("--max-chunks", type=int, help="measure fidelity on only this many chunks of each document")
+    add("--cache", type=Path, default=Path(".cache"), help="folder for Infinity's environment (%(default)s)")
     given = command.parse(None)
     if {"server", "idle"} <= set(given.sections):
-        command.options.error("argument --sections: idle is a part of server: name one of them")
+        command.options.error("argument --sections: idle is a part of server: choose one of them")
     if given.quick:
         given.questions, given.max_chunks = given.questions or 5, given.max_chunks or 2
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(QUICK if given.quick else FULL, Path(folder), given)
-        heading = Heading("The server measured", NOTES.format(threads=usable_cores(), candidates=CANDIDATES))
+        heading = Heading("The server", NOTES.format(threads=usable_cores(), candidates=CANDIDATES))
         return command.report(heading, bench.parts(given.sections), given.out)
 
 

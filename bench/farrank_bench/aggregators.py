@@ -1,7 +1,7 @@
-"""What each family's aggregator costs beside the encoder: `python -m farrank_bench.aggregators`.
+"""The cost of each family's aggregator, compared with the encoder: `python -m farrank_bench.aggregators`.
 
-A real server of each family, BERT-base in size, answers one call with full documents; its own timings and its
-memory are what is reported. Weights are random: neither time nor memory depends on them.
+A real server of each family, of BERT-base's size, answers one call with full documents. The report has its
+own timings and its memory. Weights are random: neither time nor memory depends on them.
 """
 
 import shutil
@@ -30,9 +30,9 @@ TIMEOUT_S = 3600.0
 WARM_UP_DOCUMENTS = 2
 NOTES = (
     "every family at BERT-base size (110M parameters, random weights), encoder in {precision}, aggregator in "
-    "fp32; one call of documents with at least 1,431 tokens each; times are the server's own, memory is what "
-    "it takes beyond its state after a call of 2 documents; measured are: chunks a document; the encoder's "
-    "seconds; the aggregator's, and their share of the encoder's; MiB beyond"
+    "fp32; one call of documents with at least 1,431 tokens each; times are the server's own, memory is the "
+    "growth since a call of 2 documents; the figures are: chunks per document; seconds of the encoder; "
+    "seconds of the aggregator and their share of the encoder's; MiB of growth"
 )
 
 
@@ -41,12 +41,12 @@ def main() -> int:
     command = Command("farrank_bench.aggregators", __doc__)
     command.options.add_argument("--documents", type=int, default=100, help="documents of the call")
     command.options.add_argument(
-        "--precision", choices=("fp32", "bf16"), default="fp32", help="the encoder's"
+        "--precision", choices=("fp32", "bf16"), default="fp32", help="the encoder's precision"
     )
     command.options.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
     given = command.parse(None)
     notes = NOTES.format(precision=given.precision)
-    heading = Heading("The aggregators beside the encoder", notes, one_table="Families")
+    heading = Heading("Aggregators compared with the encoder", notes, one_table="Families")
     with tempfile.TemporaryDirectory() as folder:
         backbone = Path(folder) / "bert-base"
         # BERT-base's shape with a real tokenizer.
@@ -55,7 +55,7 @@ def main() -> int:
             shutil.copy(path, backbone)
         (backbone / "config.json").write_text(BERT_BASE)
         texts = read_corpus(12_000)
-        # At least 1,431 tokens: one has at most some 7 characters here.
+        # 10,000 characters have at least 1,431 tokens: a token has at most about 7 characters here.
         documents = [texts[n % len(texts)][n // len(texts) : 10_000] for n in range(given.documents)]
         call = call_of(QUERY, documents)
         parts = (
@@ -78,8 +78,8 @@ def measure(family: str, backbone: Path, call: Call, folder: Path, precision: st
             ranking = client.rerank(call.query, call.texts, timeout_s=TIMEOUT_S)
     encoder_s, aggregator_s = ranking.timings.inference_ns / 1e9, ranking.timings.aggregation_ns / 1e9
     chunks, beyond_mib = ranking.usage.chunks // len(call.texts), max(samples) - before_mib
-    told = f"{chunks}; {encoder_s:.1f}; {aggregator_s:.2f} ({aggregator_s / encoder_s:.1%}); {beyond_mib:.0f}"
-    return [Row(family, told)]
+    share = aggregator_s / encoder_s
+    return [Row(family, f"{chunks}; {encoder_s:.1f}; {aggregator_s:.2f} ({share:.1%}); {beyond_mib:.0f}")]
 
 
 if __name__ == "__main__":

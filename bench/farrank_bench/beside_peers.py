@@ -1,4 +1,4 @@
-"""Farrank's server of an export beside sentence-transformers, Infinity, and its own runtime alone."""
+"""Farrank's server with an export, against sentence-transformers, Infinity, and its own runtime alone."""
 
 import math
 import statistics
@@ -32,15 +32,16 @@ from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.runtime import Placement
 
 CALLERS = 4
-# As in the section on throughput: what a server makes of calls enough, for a while that has hardly an end.
+# As in the section on throughput: enough calls to fill the server, repeated so that the last, partly filled
+# batches hardly count.
 MANY_CALLERS, TIMES = 16, 3
 FARRANK, ALONE, INFINITY = "Farrank", "its runtime alone", f"Infinity {VERSION}"
 LOADED = f"Farrank, {MANY_CALLERS} callers"
 
-# One's speed over another's.
+# The ratio of the first contender's speed to the second's.
 AIMS = {(FARRANK, PREDICT): 6.0, (FARRANK, INFINITY): 6.0, (LOADED, ALONE): 0.90}
 
-# Who computes the same in fp32 differs by rounding alone.
+# Contenders that compute the same in fp32 differ only by rounding.
 SAME_IN_FP32 = 0.99
 SAMPLED_CALLS = 4
 
@@ -54,10 +55,10 @@ def beside_peers(
     cache: Path,
     scratch: Path,
 ) -> list[Row]:
-    """Serve the fastest export that the artifact holds, and let everybody score the same pairs.
+    """Serve the fastest export of the artifact, and let all contenders score the same pairs.
 
-    `exported` says what exports there are, `size` is how many calls of how many documents a round has,
-    `cache` keeps Infinity's environment, `scratch` takes its log.
+    `exported` has the exports' rows, `size` is a round's number of calls and of documents per call, `cache`
+    keeps Infinity's environment, and `scratch` its log.
     """
     reader = made.ranker.reader
     calls = make_calls(reader, *size, seed=2, pairs=True)
@@ -104,7 +105,7 @@ def beside_peers(
 
 
 def speed_rows(found: Rounds) -> list[Row]:
-    """Speeds, and what Farrank's is of each other's."""
+    """Return the speeds, and the ratios of Farrank's speed to the others'."""
     speeds = {
         FARRANK: f"documents/s through Farrank's server, {CALLERS} callers",
         LOADED: f"documents/s through Farrank's server, {MANY_CALLERS} callers",
@@ -122,7 +123,7 @@ def speed_rows(found: Rounds) -> list[Row]:
 
 
 def agreement_rows(found: Rounds, ranker: Ranker, calls: Sequence[Call], precision: str) -> list[Row]:
-    """Hold everybody's rankings to those of Farrank's ranker in torch, fp32: all must compute the same."""
+    """Compare all contenders' rankings with those of Farrank's ranker in torch, fp32: they must agree."""
     sample = calls[:SAMPLED_CALLS]
     expected = tuple(
         tuple(each.score for each in ranker.score(call.query, call.texts, batch_size=4)) for call in sample
@@ -140,13 +141,13 @@ def agreement_rows(found: Rounds, ranker: Ranker, calls: Sequence[Call], precisi
 
 
 def least_tau(precision: str) -> float:
-    """Give the bound of a precision as a runtime names it: int8+bf16 is int8 whose other steps are bf16."""
+    """Return the bound of a precision as a runtime names it: int8+bf16 is int8 with other steps in bf16."""
     bounds = {str(name): tau for name, tau in LEAST_TAU.items()}
     return min(bounds.get(part, SAME_IN_FP32) for part in precision.split("+"))
 
 
 def taus(expected: Scores, scores: Scores) -> list[float]:
-    """Compare rankings call by call; calls beyond those expected are not looked at."""
+    """Return Kendall's tau of each expected call. Further calls are ignored."""
     return [
         kendall_tau(np.array(wanted), np.array(got))
         for wanted, got in zip(expected, scores[: len(expected)], strict=True)

@@ -1,4 +1,4 @@
-"""What training data costs in memory: collections and runs of several sizes.
+"""The memory that training data takes, for collections and runs of several sizes.
 
 python -m farrank_bench.collection_memory --megabytes 100 10240
 python -m farrank_bench.collection_memory --megabytes 100 --times 1 100
@@ -21,7 +21,7 @@ PER_QUERY = 100
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One process that reads a training set and draws an epoch. `peak` is its memory at most, in MiB."""
+    """The figures of a process that reads a training set and draws an epoch. `peak` is its memory in MiB."""
 
     groups: int
     read_s: float
@@ -30,10 +30,10 @@ class Reading:
 
 
 def write_set(folder: Path, size: int, wanted: int, document_bytes: int, times: int = 1) -> int:
-    """Write judgements and a collection of `size` bytes; give the number of its documents.
+    """Write judgements and a collection of `size` bytes. Returns the number of its documents.
 
-    Each document that is wanted is a candidate of so many queries, the first of whose are relevant. They lie
-    at even distances among documents that nobody asks for, each of about `document_bytes`.
+    Each of the `wanted` documents is a candidate of `times` queries; the first candidate of each query is
+    relevant. The wanted documents are evenly spaced among others, and all have about `document_bytes`.
     """
     sets = wanted // PER_QUERY
     names = [[f"d{number}" for number in range(wanted)[first::sets]] for first in range(sets)]
@@ -63,7 +63,7 @@ def write_set(folder: Path, size: int, wanted: int, document_bytes: int, times: 
 def read_set(folder: Path) -> Reading:
     """Read the set and draw an epoch, in this process.
 
-    Raises: RuntimeError if a group holds texts of other documents.
+    Raises: RuntimeError if a group has texts of other documents.
     """
     started = time.perf_counter()
     found = judged_set(
@@ -85,16 +85,16 @@ def read_set(folder: Path) -> Reading:
 
 
 def peak_mib() -> float:
-    """Say how much memory this process has held at most, in MiB."""
-    # Not getrusage's maximum: that begins with what the parent held when it started this process.
+    """Return this process's peak memory in MiB."""
+    # getrusage's maximum starts from the parent's memory at the time when it started this process.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) / 1024
 
 
 def read_elsewhere(folder: Path) -> Reading:
-    """Read the set in a process of its own, which imports nothing but what it needs.
+    """Read the set in a new process, which imports only what reading needs.
 
-    Raises: CalledProcessError if it fails; its message stands on standard error.
+    Raises: CalledProcessError if it fails. Its message is on standard error.
     """
     command = [sys.executable, "-P", __file__, "--read", str(folder)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -107,10 +107,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--megabytes", type=int, nargs="+", default=[100, 10240], help="sizes of the collections"
     )
-    parser.add_argument("--wanted", type=int, default=20_000, help="documents that queries name, 100 a query")
-    parser.add_argument("--times", type=int, nargs="+", default=[1], help="queries that name each of them")
+    parser.add_argument(
+        "--wanted", type=int, default=20_000, help="documents that are candidates, 100 of each query"
+    )
+    parser.add_argument("--times", type=int, nargs="+", default=[1], help="queries that share a candidate")
     parser.add_argument("--document-bytes", type=int, default=4096, help="size of a document")
-    parser.add_argument("--folder", type=Path, help="where collections are written; the system's folder else")
+    parser.add_argument("--folder", type=Path, help="folder for collections; default the system's")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.read:

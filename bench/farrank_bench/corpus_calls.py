@@ -19,14 +19,14 @@ QUERIES = (
     "which exception is raised when a key is missing",
     "make a temporary directory that disappears afterwards",
 )
-# More characters than most documents' tokens take.
+# LONGEST_TOKENS tokens have fewer characters than this.
 _STRETCH = 10_000
 
-# Of documents that are split.
+# The bounds for documents that are split.
 SHORTEST_TOKENS = 20
 LONGEST_TOKENS = 1400
 
-# Of pairs, each with a document that is one chunk.
+# The bounds for pairs whose document is one chunk.
 SHORTEST_PAIR = 60
 LONGEST_PAIR = 512
 SPECIAL_TOKENS = 3  # [CLS] query [SEP] document [SEP]
@@ -37,7 +37,7 @@ MAX_DOCUMENT_TOKENS = LONGEST_PAIR - SPECIAL_TOKENS - MAX_QUERY_TOKENS
 
 @cache
 def read_corpus(characters: int) -> tuple[str, ...]:
-    """Read the documentation that every Python carries: its pages of more than so many characters."""
+    """Read those pages of Python's own documentation that have more than `characters` characters."""
     return tuple(document.text for document in read_pydoc() if len(document.text) > characters)
 
 
@@ -49,8 +49,8 @@ def call_of(query: str, texts: Iterable[str]) -> Call:
 def make_calls(reader: Reader, count: int, documents: int, seed: int, *, pairs: bool = False) -> list[Call]:
     """Draw calls whose documents' lengths are uniform between the two bounds, as far as whole words allow.
 
-    `pairs` draws pairs' lengths. Only one of a shorter query then ends before 512 tokens: documents have at
-    most `MAX_DOCUMENT_TOKENS`.
+    `pairs` draws the lengths of pairs. Documents then have at most `MAX_DOCUMENT_TOKENS`, so that a pair with
+    a shorter query has fewer than 512 tokens.
     """
     randomly = random.Random(seed)
     corpus = read_corpus(_STRETCH + 2_000)
@@ -66,14 +66,14 @@ def make_calls(reader: Reader, count: int, documents: int, seed: int, *, pairs: 
 
 
 def encoder_inputs(reader: Reader, calls: Sequence[Call]) -> list[EncoderInput]:
-    """All pairs that the server will make of these calls."""
+    """Return all pairs that the server makes of these calls."""
     return [item for call in calls for item in Request(reader, call.query, call.texts).inputs]
 
 
 def _cut(reader: Reader, text: str, shortest: int, longest: int, randomly: random.Random) -> str:
     """Cut a stretch of whole words with a drawn number of tokens, or a few less.
 
-    A word that is cut in two may have more tokens than its beginning had.
+    Words stay whole, because the part of a word may have more tokens than it has within the word.
     """
     while True:
         start = randomly.randrange(len(text) - _STRETCH)

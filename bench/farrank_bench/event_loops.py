@@ -1,6 +1,6 @@
-"""What a call costs on an event loop: its admission, the longest time that it holds the loop up, its sending.
+"""The cost of calls on an event loop: admission, the longest time that the loop is blocked, and sending.
 
-The server's loop is watched in a process of its own. The load generator sends to a server that does nothing.
+The server's loop is watched in its own process. The load generator sends to a server that does nothing.
 """
 
 import asyncio
@@ -42,15 +42,15 @@ CALLERS = 1000
 IDLE_S = 2.0
 BEAT_S = 0.001
 STALL_BELOW_MS = 10.0
-# Small calls: many of them pass through the loop in a short time.
+# Small calls, so that many pass through the loop in a short time.
 WORKLOAD = make_up(200, 2, parse_lengths("constant:30"), 6, seed=1)
-# Long texts as JSON, of which FirstP reads the beginning: what counts is the body.
+# Long texts as JSON. FirstP reads only their beginning, so the size of the body is what counts.
 JSON_CALLERS = 4
 JSON_WORKLOAD = make_up(8, 10, parse_lengths("constant:25000"), 6, seed=1)
 
 
 def admission_cost() -> list[Row]:
-    """Admit one more call beside so many in flight, and give it back: without a server, a model or a wait."""
+    """Admit and release one more call with many in flight, without a server, a model or a wait."""
     return [
         Row(f"one admission with {in_flight:,} calls in flight, ms", spread(admissions_ms(in_flight), ".3f"))
         for in_flight in IN_FLIGHT
@@ -58,7 +58,7 @@ def admission_cost() -> list[Row]:
 
 
 def admissions_ms(in_flight: int) -> list[float]:
-    """Time admissions one by one; deadlines are far, and in no order."""
+    """Time admissions one by one. Deadlines are far away and in random order."""
     randomly = random.Random(1)
     limits = LimitsConfig(max_queued_tokens=2 * in_flight * CALL_TOKENS)
     reservations = Reservations(limits, {RANKER: Speeds.measured(TOKENS_PER_S)}, Speed(1e6))
@@ -80,10 +80,10 @@ def admissions_ms(in_flight: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """How the loop was held up: the latest beat and the 99.9th percentile, and the loop's own longest work.
+    """The delays of the loop: of the latest beat, of the 99.9th percentile, and the loop's own longest work.
 
-    Beats are late whatever holds them up, other threads and processes included. The loop's own work is the
-    processor time of its thread from one beat to the next.
+    Other threads and processes can delay a beat, too. The loop's own work is its thread's processor time
+    between two beats.
     """
 
     latest_ms: float
@@ -92,7 +92,7 @@ class Held:
 
 
 def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
-    """Hold a thousand calls in flight, let all callers hang up at once; then send large bodies over HTTP."""
+    """Keep a thousand calls in flight, let all callers cancel at once, then send large bodies over HTTP."""
     save_ranker(new_ranker("firstp", "embedded", seed=1), folder)
     with child("the watched server", serve_watched, str(folder)) as server:
         address, http_url = server.ask()
@@ -117,7 +117,7 @@ def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
         ("with nothing in flight", idle),
         (f"with {CALLERS:,} calls in flight", busy),
         (f"when {CALLERS:,} callers hang up", hung_up),
-        (f"when bodies of {json_mb:.1f} MB of JSON come", read),
+        (f"with JSON bodies of {json_mb:.1f} MB", read),
     ):
         rows += [
             below(f"the loop's longest own work, {when}, ms", [found.longest_work_ms], STALL_BELOW_MS, ".1f"),
@@ -128,13 +128,13 @@ def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
 
 def _statuses_row(callers: int, workload: Workload, load_s: float, samples: Sequence[Sample]) -> Row:
     statuses = Counter(sample.status for sample in samples)
-    told = ", ".join(f"{status} {count:,}" for status, count in statuses.most_common())
+    counts = ", ".join(f"{status} {count:,}" for status, count in statuses.most_common())
     documents = len(workload.calls[0].documents)
-    return Row(f"{callers:,} callers of {documents} documents for {load_s:g} s", told)
+    return Row(f"{callers:,} callers of {documents} documents for {load_s:g} s", counts)
 
 
 class Heartbeat:
-    """Beats each millisecond on the running loop, and keeps how late each beat was."""
+    """Runs a callback each millisecond on the running loop, and records how late each one was."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -143,7 +143,7 @@ class Heartbeat:
         self._schedule()
 
     def held(self) -> Held:
-        """Give what was seen since the last question."""
+        """Return the delays since the last call of this method."""
         late_ms = sorted(1e3 * late_s for late_s in self._late_s) or [0.0]
         found = Held(late_ms[-1], late_ms[int(0.999 * (len(late_ms) - 1))], 1e3 * self._longest_work_s)
         self._late_s, self._longest_work_s = [], 0.0
@@ -160,7 +160,7 @@ class Heartbeat:
 
 
 def serve_watched(asked: Connection, folder: str) -> None:
-    """Serve the ranker; tell both doors' addresses first, then at each question how the loop was held up."""
+    """Serve the ranker. Answer the first question with both endpoints' addresses, others with a `Held`."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     limits = LimitsConfig(max_concurrent_calls=2 * CALLERS)
     listen = ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0))
@@ -185,10 +185,10 @@ AIM_PER_S = 2000.0
 
 
 def generated_load(duration_s: float) -> list[Row]:
-    """Offer one rate after the other to a server that answers at once, each of the two on a core of its own.
+    """Offer one rate after the other to a server that answers at once. Both have their own core.
 
     A rate is sustained while the 99th percentile of the generator's own lateness is within
-    `farrank_loadtest.latency.sweep`'s bounds: a load test then calls itself generator-bound.
+    `farrank_loadtest.latency.sweep`'s bounds. Beyond them, a load test calls itself generator-bound.
     """
     cores = os.sched_getaffinity(0)
     with child("the server", answer_at_once, max(cores)) as server:
@@ -202,28 +202,28 @@ def generated_load(duration_s: float) -> list[Row]:
     for step in steps:
         found, bound = step.whole, "; GENERATOR-BOUND" if step.generator_bound else ""
         p50, p99 = (duration_text(found.lag.percentile_s(percent)) for percent in (50, 99))
-        told = (
+        figures = (
             f"answered {found.goodput_per_s:,.1f}/s, lag p50 {p50}, p99 {p99}, thread busy {found.busy:.0%}"
         )
-        rows.append(Row(f"{step.amount:,.0f} calls/s", told + bound))
+        rows.append(Row(f"{step.amount:,.0f} calls/s", figures + bound))
     sustained = max((step.amount for step in steps if not step.generator_bound), default=0.0)
     what = f"calls/s of {GENERATED_DOCUMENTS} documents of 30 tokens, sustained on one core"
     if len(cores) == 1:
-        what += ", which the server shared: too low"
+        what += ", shared with the server: too low"
     return [*rows, Row(what, f"{sustained:,.0f}", f"at least {AIM_PER_S:,.0f}", sustained >= AIM_PER_S)]
 
 
 def pin(cores: set[int]) -> None:
-    """Keep this process's threads on these cores, and those that they start: gRPC's may be there already."""
+    """Pin all threads of this process, and those that they start: gRPC's threads may exist already."""
     for thread in os.listdir("/proc/self/task"):
         with suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread), cores)
 
 
 def answer_at_once(asked: Connection, core: int) -> None:
-    """Serve at a free port of the loopback, tell it, and answer every call with the same bytes until killed.
+    """Serve on a free loopback port, send its number, and answer every call with the same bytes until killed.
 
-    What is left to measure is the caller.
+    With such a server, the benchmark measures only the caller.
     """
     os.sched_setaffinity(0, {core})
     answer = rerank_pb2.RerankResponse(
@@ -235,7 +235,7 @@ def answer_at_once(asked: Connection, core: int) -> None:
         return answer
 
     async def serve() -> None:
-        # Neither side is parsed: no serializer means bytes.
+        # Without serializers, requests and answers stay bytes.
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(rerank)
         server = grpc.aio.server()
         service = grpc.method_handlers_generic_handler("farrank.v1.RerankService", {"Rerank": handler})

@@ -1,6 +1,6 @@
 """torch's exporter and optimum's on the same ranker: `python -m farrank_bench.exporters`.
 
-It needs optimum, and with it the environment of transformers 4.57 (docs/decisions/0031).
+It needs optimum, which requires the environment with transformers 4.57 (docs/decisions/0031).
 """
 
 import sys
@@ -34,17 +34,17 @@ from farrank_runtimes.runtime_table import open_export
 
 NOTES = (
     "all-MiniLM-L6-v2, a trained bi-encoder, over the windows of {documents} documents of 20 to 1,400 "
-    "tokens, longest first, with {threads} threads; every graph and runtime in turns, medians of {rounds} "
-    "rounds (smallest to largest); fidelity is the parity report's over Python's documentation; nodes are "
-    "the encoder's"
+    "tokens, longest first, with {threads} threads; all graphs and runtimes take turns; medians of {rounds} "
+    "rounds (smallest to largest); fidelity is from the parity report over Python's documentation; nodes are "
+    "those of the encoder's graph"
 )
-# What --layout optimum writes, besides fp32 by both.
+# The levels of --layout optimum, in addition to fp32.
 LEVELS: tuple[Level, ...] = ("O1", "O2", "O3")
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One graph, ready to run: its file, and how close its runtime comes."""
+    """One graph that is ready to run: its file, its runtime, and how close the runtime's scores are."""
 
     graph: Path
     runtime: Runtime
@@ -56,7 +56,7 @@ def main() -> int:
     command = Command("farrank_bench.exporters", __doc__)
     add = command.options.add_argument
     add("--rounds", type=int, default=5)
-    add("--calls", type=int, default=6, help="of 16 documents each")
+    add("--calls", type=int, default=6, help="calls of 16 documents each (%(default)s)")
     add("--threads", type=int, default=2)
     given = command.parse(None)
     with TemporaryDirectory(prefix="farrank-exporters-") as scratch:
@@ -67,12 +67,12 @@ def main() -> int:
 
 
 def parts(folder: Path, given: Any) -> Iterator[tuple[str, Measure]]:
-    """Give the one section."""
+    """Yield the only section."""
     yield "Graphs of one ranker", partial(compare, folder, given)
 
 
 def compare(folder: Path, given: Any) -> list[Row]:
-    """Make every graph, measure them in turns, and write a row for each."""
+    """Make all graphs, measure them in turns, and return a row for each."""
     texts = divide(python_documentation(), "the topics of help()")
     placement = Placement(device="cpu", threads=given.threads)
     made: dict[str, Made] = {}
@@ -118,7 +118,7 @@ Make = Callable[[], list[Made]]
 
 
 def _ours(folder: Path, texts: tuple[Texts, Texts], placement: Placement) -> dict[str, Make]:
-    """Name the exports of our own layout: by both tracers, in fp32 and int8."""
+    """Return the exports of Farrank's own layout by name: by both tracers, in fp32 and int8."""
 
     def make(exporter: Exporter, precision: PlainPrecision) -> list[Made]:
         artifact = folder / f"{exporter}-{precision}"
@@ -147,7 +147,7 @@ def _ours(folder: Path, texts: tuple[Texts, Texts], placement: Placement) -> dic
 
 
 def _plain(folder: Path, texts: Texts, placement: Placement) -> dict[str, Make]:
-    """Name the exports of optimum's layout: by both tracers, optimised by both, and in int8."""
+    """Return the exports of optimum's layout by name: by both tracers, at each level, and in int8."""
 
     def make(exporter: Exporter, level: Level | None, precision: PlainPrecision) -> list[Made]:
         place = folder / f"plain-{exporter}-{level}-{precision}"

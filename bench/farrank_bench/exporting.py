@@ -1,4 +1,4 @@
-"""What contenders load: all-MiniLM-L6-v2 as a cross-encoder with a random head, and its fastest exports."""
+"""The contenders' model: all-MiniLM-L6-v2 as a cross-encoder with a random head, and its fastest exports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
 
-# What a CPU may serve, the fastest first; fp32 is exported only where neither of the others can be.
+# A CPU's precisions, the fastest first. fp32 is exported only if neither of these can be.
 FAST: Sequence[ExportPrecision] = ("int8", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class CrossEncoder:
-    """The same weights twice: as an artifact of ours, and as transformers saves a sequence classifier."""
+    """The same weights in two forms: as a Farrank artifact, and as a sequence classifier of transformers."""
 
     ranker: Ranker
     artifact: Path
@@ -32,7 +32,7 @@ class CrossEncoder:
 
 
 def write_cross_encoder(folder: Path) -> CrossEncoder:
-    """Write both forms. The ranker's documents are one chunk each, as peers read them."""
+    """Write both forms. The ranker reads one chunk of each document, as the peers do."""
     ranker = new_ranker(
         "cross-encoder",
         EMBEDDED,
@@ -46,7 +46,7 @@ def write_cross_encoder(folder: Path) -> CrossEncoder:
 
 
 def save_both(ranker: Ranker, folder: Path) -> CrossEncoder:
-    """Write a cross-encoder as an artifact and as transformers would."""
+    """Write a cross-encoder as an artifact and in transformers' format."""
     made = CrossEncoder(ranker, folder / "artifact", folder / "transformers")
     save_ranker(ranker, made.artifact)
     backbone = ranker.encoder.backbone
@@ -58,7 +58,7 @@ def save_both(ranker: Ranker, folder: Path) -> CrossEncoder:
 
 
 def export_fast(ranker: Ranker, artifact: Path) -> tuple[list[Export], list[Row]]:
-    """Export into the ranker's artifact. Each precision has a row: its parity, or why it was refused."""
+    """Export into the ranker's artifact. Each precision gets a row: its parity, or why it was refused."""
     measured, calibration = divide(python_documentation(), "the topics of help()")
     exports: list[Export] = []
     rows: list[Row] = []
@@ -75,10 +75,10 @@ def export_fast(ranker: Ranker, artifact: Path) -> tuple[list[Export], list[Row]
             rows.append(Row(what, f"refused: {error}"))
             continue
         exports.append(export)
-        told = (
+        taus = (
             f"{each.runtime}: Kendall's tau {each.kendall_tau:.4f} ({each.bound})"
             for each in export.manifest.parity
         )
-        rows.append(Row(what, "; ".join(told)))
-        rows += [Row(f"{precision}, how it was made", str(each)) for each in export.manifest.quantized]
+        rows.append(Row(what, "; ".join(taus)))
+        rows += [Row(f"{precision}, quantization", str(each)) for each in export.manifest.quantized]
     return exports, rows

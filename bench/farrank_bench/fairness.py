@@ -1,9 +1,9 @@
-"""Measure what modest callers get of a full server beside a greedy one: `python -m farrank_bench.fairness`.
+"""Measure the share of modest callers in a full server with a greedy one: `python -m farrank_bench.fairness`.
 
-A real server, the embedded ranker, one greedy caller with a hundred connections and ten modest ones with a
-few each; every connection asks again as soon as it is answered. Without the fair order all show one key and
-are one caller to the server; with it each shows its own. Both are measured in turns, on the same server.
-With `--searches` the searches of one caller are measured beside another's instead (`fairness_of_searches`).
+A real server with the embedded ranker has one greedy caller with a hundred connections, and ten modest ones
+with a few each. Every connection sends its next call as soon as it has an answer. Without the fair order all
+callers use one API key, so that the server takes them for one caller; with it each has its own key. Both are
+measured in turns, on the same server. `--searches` measures searches instead (`fairness_of_searches`).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from farrank_server.access.key_file import add_key
 
 GREEDY, MODEST = "greedy", tuple(f"modest-{number}" for number in range(10))
 AIM = 0.9
-# Longer than a deadline: of what was admitted before the others came nothing is left.
+# Longer than a deadline: no call is left that was admitted before the other callers came.
 WARM_UP_S = 25.0
 TIMEOUT_S = 20.0
 WORDS = 110
@@ -37,7 +37,7 @@ WORDS = 110
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What each caller had answered and refused in a time."""
+    """The calls of each caller that were answered, refused or late within `seconds`."""
 
     answered: Counter[str]
     refused: Counter[str]
@@ -46,7 +46,7 @@ class Found:
 
 
 def request(number: int) -> pb.RerankRequest:
-    """Make a call of one document, which no cache could know."""
+    """Make a call of one document that no cache has."""
     words = ("the river rises in the mountains and flows down to the sea", "ships sail to the harbour")
     text = f"{number} {' '.join(words[(number + each) % 2] for each in range(WORDS // 8))}"
     return pb.RerankRequest(query="where does the river rise", documents=[pb.Document(text=text)])
@@ -55,13 +55,13 @@ def request(number: int) -> pb.RerankRequest:
 async def load(
     address: str, keys: Mapping[str, str], connections: Mapping[str, int], seconds: float
 ) -> Found:
-    """Let every connection of every caller ask again and again; count what ends after warming up."""
+    """Let every connection of every caller send calls; count those that end after the warm-up."""
     found = Found(Counter(), Counter(), Counter(), seconds)
     begins_s = time.monotonic() + WARM_UP_S
     ends_s = begins_s + seconds
 
     async def ask(caller: str, number: int) -> None:
-        # A pool of its own: otherwise channels with equal arguments share one connection.
+        # Without a local pool, channels with equal arguments share one connection.
         own = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
         async with grpc.aio.insecure_channel(address, own) as channel:
             stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -92,7 +92,7 @@ async def load(
 
 
 def measured(given_rounds: int, seconds: float, greedy: int, modest: int) -> Iterator[tuple[str, Measure]]:
-    """Measure with one key for all and with a key each, in turns."""
+    """Measure with one API key for all callers and with a key for each, in turns."""
     connections = {GREEDY: greedy, **dict.fromkeys(MODEST, modest)}
 
     def measure() -> list[Row]:
@@ -108,11 +108,11 @@ def measured(given_rounds: int, seconds: float, greedy: int, modest: int) -> Ite
                     rounds[way].append(asyncio.run(load(server.address, keys, connections, seconds)))
         return [row for way, found in rounds.items() for row in rows(way, found)]
 
-    yield f"One with {greedy} connections beside ten with {modest} each", measure
+    yield f"One caller with {greedy} connections and ten with {modest} each", measure
 
 
 def rows(way: str, rounds: list[Found]) -> list[Row]:
-    """Write what callers had, as a share of what is fair: the same for each."""
+    """Report each caller's goodput over its fair share, which is the same for all."""
 
     def parts(found: Found) -> dict[str, float]:
         fair = sum(found.answered.values()) / (1 + len(MODEST))
@@ -123,19 +123,20 @@ def rows(way: str, rounds: list[Found]) -> list[Row]:
     return [
         Row(f"{way}: calls/s of all", spread([sum(f.answered.values()) / f.seconds for f in rounds], ".1f")),
         Row(
-            f"{way}: the greedy one's goodput over its share", spread([part[GREEDY] for part in each], ".2f")
+            f"{way}: the greedy caller's goodput over its share",
+            spread([part[GREEDY] for part in each], ".2f"),
         ),
         Row(
-            f"{way}: a modest one's, the median of ten",
+            f"{way}: a modest caller's, median of ten",
             spread([median(part[name] for name in MODEST) for part in each], ".2f"),
         ),
-        at_least(f"{way}: the least of the ten's", least, AIM if way == "fair" else None, ".2f"),
-        Row(f"{way}: refused to the greedy one, calls", spread([f.refused[GREEDY] for f in rounds], ".0f")),
+        at_least(f"{way}: the lowest of the ten", least, AIM if way == "fair" else None, ".2f"),
+        Row(f"{way}: refused calls of the greedy caller", spread([f.refused[GREEDY] for f in rounds], ".0f")),
         Row(
-            f"{way}: refused or late to modest ones, calls",
+            f"{way}: refused or late calls of modest callers",
             spread([sum(f.refused[n] + f.late[n] for n in MODEST) for f in rounds], ".0f"),
         ),
-        Row(f"{way}: late to the greedy one, calls", spread([f.late[GREEDY] for f in rounds], ".0f")),
+        Row(f"{way}: late calls of the greedy caller", spread([f.late[GREEDY] for f in rounds], ".0f")),
     ]
 
 
@@ -143,22 +144,22 @@ def main() -> int:
     """Print a table."""
     command = Command("farrank_bench.fairness", __doc__)
     add = command.options.add_argument
-    add("--rounds", type=int, default=3, help="measurements of each (%(default)s)")
-    add("--seconds", type=float, default=40.0, help="of each measurement, after warming up (%(default)s)")
+    add("--rounds", type=int, default=3, help="measurements of each way (%(default)s)")
+    add("--seconds", type=float, default=40.0, help="length of a measurement after warm-up (%(default)s)")
     add("--greedy", type=int, default=100, help="connections of the greedy caller (%(default)s)")
-    add("--modest", type=int, default=4, help="connections of each modest one (%(default)s)")
-    add("--searches", action="store_true", help="measure searches, not reranking")
+    add("--modest", type=int, default=4, help="connections of each modest caller (%(default)s)")
+    add("--searches", action="store_true", help="measure searches instead of reranking")
     add(
         "--searching",
         type=int,
         default=40,
-        help="searches that the greedy caller keeps waiting (%(default)s)",
+        help="pending searches of the greedy caller (%(default)s)",
     )
     given = command.parse(None)
     notes = "the embedded ranker; medians of rounds (smallest to largest)"
     if given.searches:
         measure = partial(fairness_of_searches.measure, given.rounds, given.seconds, given.searching)
-        part = f"One that searches beside another with {given.searching} searches at a time", measure
+        part = f"One caller that searches, and one with {given.searching} searches at a time", measure
         return command.report(Heading("Fair shares of searches", notes), [part], given.out)
     notes += "; 1 is an equal share of all goodput"
     parts = measured(given.rounds, given.seconds, given.greedy, given.modest)

@@ -1,7 +1,7 @@
-"""What one caller's search takes beside another caller that keeps many waiting; part of `fairness`.
+"""The time of one caller's searches while another caller has many pending; part of `fairness`.
 
-Both search the embedded corpus with BM25 and RM3, some 50 ms of a thread each, and rerank the best
-document by one chunk. With one key for both, searches go as they come, as they did before they were shared.
+Both search the embedded corpus with BM25 and RM3, which takes some 50 ms of a thread, and rerank one chunk of
+the best document. If both use one API key, searches run in the order of their arrival.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ from farrank_server.access.key_file import add_key
 
 GREEDY, MODEST = "greedy", "modest"
 TIMEOUT_S = 60.0
-# Until as many of the greedy caller's searches wait as ever will.
+# By then all of the greedy caller's connections have a pending search.
 WARM_UP_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The seconds of each of the modest caller's searches, and how many the greedy one had."""
+    """The seconds of each of the modest caller's searches, and the greedy caller's searches per second."""
 
     modest_s: list[float]
     greedy_per_s: float
 
 
 async def load(address: str, keys: Mapping[str, str], greedy: int, seconds: float) -> Found:
-    """Let the modest caller search, one search after the other, beside `greedy` connections of the other."""
+    """Let the modest caller send one search after the other, with `greedy` connections of the other one."""
     questions = [each.text for each in load_questions()]
     begins_s = time.monotonic() + WARM_UP_S
     ends_s = begins_s + seconds
@@ -49,7 +49,7 @@ async def load(address: str, keys: Mapping[str, str], greedy: int, seconds: floa
 
     async def ask(caller: str, number: int) -> None:
         nonlocal answered
-        # A pool of its own: otherwise channels with equal arguments share one connection.
+        # Without a local pool, channels with equal arguments share one connection.
         async with grpc.aio.insecure_channel(address, (("grpc.use_local_subchannel_pool", 1),)) as channel:
             stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
             while time.monotonic() < ends_s:
@@ -71,13 +71,13 @@ async def load(address: str, keys: Mapping[str, str], greedy: int, seconds: floa
 
 
 def measure(rounds: int, seconds: float, greedy: int) -> list[Row]:
-    """Measure the modest caller in turns: alone, with the greedy caller's key, and with a key of its own."""
+    """Measure the modest caller in turns: alone, with the greedy caller's API key, and with its own."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         index, file = folder / "index", folder / "keys.toml"
         done = subprocess.run([sys.executable, "-m", "farrank_cli", "index", "--pydoc", "--out", str(index)])
         if done.returncode:
-            raise ContenderFailed(f"farrank index ended with status {done.returncode}; its words are above")
+            raise ContenderFailed(f"farrank index ended with status {done.returncode}; its output is above")
         everybody = dict.fromkeys((GREEDY, MODEST), add_key(file, "everybody", {}))
         own = {name: add_key(file, name, {}) for name in (GREEDY, MODEST)}
         ways = {"alone": (own, 0), "one account": (everybody, greedy), "fair": (own, greedy)}
@@ -91,14 +91,14 @@ def measure(rounds: int, seconds: float, greedy: int) -> list[Row]:
 
 
 def rows(way: str, rounds: list[Found]) -> list[Row]:
-    """Write what the modest caller's searches took, and how many the greedy one had."""
+    """Report the times of the modest caller's searches, and the rate of the greedy caller's."""
     medians_ms = [1e3 * median(each.modest_s) for each in rounds]
     longest_ms = [1e3 * max(each.modest_s) for each in rounds]
     written = [
-        Row(f"{way}: the modest one's search, median, ms", spread(medians_ms, ".0f")),
+        Row(f"{way}: the modest caller's search, median, ms", spread(medians_ms, ".0f")),
         Row(f"{way}: the longest, ms", spread(longest_ms, ".0f")),
     ]
     if way != "alone":
         per_s = [each.greedy_per_s for each in rounds]
-        written.append(Row(f"{way}: searches of the greedy one, a second", spread(per_s, ".1f")))
+        written.append(Row(f"{way}: the greedy caller's searches/s", spread(per_s, ".1f")))
     return written

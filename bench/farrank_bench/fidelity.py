@@ -1,7 +1,7 @@
-"""What precision costs in ranking.
+"""The effect of precision on rankings.
 
 The embedded bi-encoder ranks the candidates of the demo's judged questions offline, with every runtime of its
-exports as `farrank serve` opens them. Its rankings in torch, fp32, are what the others are compared with.
+exports as `farrank serve` opens them. All rankings are compared with those of torch in fp32.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ TOP = 10
 SEARCH_TIMEOUT_S = 60.0
 INDEX = "pydoc"
 MEASURE = "nDCG@10"
-# How far nDCG@10 may move, up or down.
+# The largest change of nDCG@10, up or down.
 NDCG_WITHIN: Mapping[Precision, float] = {"bf16": 0.005, "int8": 0.01}
 
 # Query id to document id to score.
@@ -48,10 +48,13 @@ def fidelity_of_exports(
 ) -> list[Row]:
     """Rank the judged questions' candidates with every runtime of every export.
 
-    `index` is the embedded corpus's, `folder` takes the exports; `questions` and `max_chunks` cut it short.
+    `index` is the embedded corpus's, and `folder` takes the exports. `questions` and `max_chunks` limit the
+    work.
     """
     if index is None or not index.exists():
-        return [not_measured("fidelity", f"--index is {index}; farrank index --pydoc --out FOLDER makes it")]
+        return [
+            not_measured("fidelity", f"--index is {index}; build one: farrank index --pydoc --out FOLDER")
+        ]
     asked = load_questions()[:questions]
     candidates = asyncio.run(find_candidates(index, asked))
     ranker = open_ranker(EMBEDDED)
@@ -74,9 +77,9 @@ def fidelity_of_exports(
 
 
 def fidelity_rows(name: str, precision: Precision, expected: Scored, scored: Scored) -> list[Row]:
-    """Compare rankings of the same candidates, question by question, with the bounds of a precision, if any.
+    """Compare rankings of the same candidates by question, and check the precision's bounds, if any.
 
-    Raises: ValueError if a score is not a number: no comparison could tell it from an equal one.
+    Raises: ValueError if a score is not finite, because comparisons would take it for an equal one.
     """
     taus, overlaps, differences = [], [], []
     for query_id, wanted in expected.items():
@@ -99,27 +102,27 @@ def fidelity_rows(name: str, precision: Precision, expected: Scored, scored: Sco
         )
     overlap = f"{np.mean(overlaps):.3f} ({min(overlaps):.1f})"
     difference = f"{every.mean():.1e}, {every.max():.1e}"
-    what = f"{name}: overlap of the first {TOP} (the least), mean and largest difference"
+    what = f"{name}: overlap of the first {TOP} (the lowest), mean and largest difference"
     return [
         Row(
             f"{name}: Kendall's tau, mean of questions (the worst)",
             f"{mean_tau:.4f} ({min(taus):.4f})",
             *tau_aim,
         ),
-        Row(f"{name}: {MEASURE} beside torch fp32", f"{moved:+.4f}", *ndcg_aim),
+        Row(f"{name}: {MEASURE} less that of torch fp32", f"{moved:+.4f}", *ndcg_aim),
         Row(what, f"{overlap}, {difference}"),
     ]
 
 
 def ndcg(scored: Scored) -> float:
-    """Average nDCG@10 over the questions that were asked."""
+    """Average nDCG@10 over the questions of the run."""
     asked = {query_id: grades for query_id, grades in load_qrels().items() if query_id in scored}
     run = {query_id: rank(query_id, scores.items()) for query_id, scores in scored.items()}
     return float(np.mean(list(evaluate(asked, run, parse_measures([MEASURE]))[MEASURE].values())))
 
 
 async def find_candidates(index: Path, questions: Sequence[Question]) -> dict[str, list[Candidate]]:
-    """Ask Lucene for each question's candidates, by query id."""
+    """Search Lucene for each question's candidates, by query id."""
     first_stage = open_first_stages(FirstStageConfig(indexes={INDEX: Bm25Config(index)}))
     await first_stage.start()
     try:

@@ -1,9 +1,9 @@
-"""First stages side by side: how good their rankings are, and how long a search takes.
+"""First stages side by side: the quality of their rankings, and the time of a search.
 
 python -m farrank_bench.first_stages --data ../shared/data --out report.md
 
-Each test set is indexed with its chunks' vectors by the embedded bi-encoder; BM25, RM3, these vectors and two
-fusions of BM25 with them then answer the same questions. There is no reranking.
+Each test set is indexed with its chunks' vectors by the embedded bi-encoder. BM25, RM3, these vectors and two
+fusions of BM25 with the vectors then answer the same questions. There is no reranking.
 """
 
 import argparse
@@ -45,7 +45,7 @@ TIMEOUT_S = 60.0
 ENCODER = "minilm"
 ALPHA = 0.05
 SEED = 7
-# Of each test set, so that all are asked about as often.
+# The number of timed searches of each test set.
 TIMED = 200
 
 
@@ -86,7 +86,7 @@ def write_index(test_set: TestSet, folder: Path) -> None:
     command = [sys.executable, "-m", "farrank_cli", "index", *test_set.flags, "--encode", EMBEDDED]
     done = subprocess.run([*command, "--out", str(folder)])
     if done.returncode:
-        raise ContenderFailed(f"farrank index ended with status {done.returncode}; its words are above")
+        raise ContenderFailed(f"farrank index ended with status {done.returncode}; its output is above")
 
 
 async def search_all(stages: FirstStages, name: str, queries: Mapping[str, str]) -> Run:
@@ -99,7 +99,7 @@ async def search_all(stages: FirstStages, name: str, queries: Mapping[str, str])
 
 
 async def latencies_ms(stages: FirstStages, name: str, queries: Sequence[str], callers: int) -> list[float]:
-    """Let callers ask the queries, each its next one when it has its answer; texts are read, too."""
+    """Let callers search, each for its next query when it has its answer. Searches read the texts, too."""
     waiting, taken = iter(queries), []
 
     async def ask_on() -> None:
@@ -116,7 +116,7 @@ async def latencies_ms(stages: FirstStages, name: str, queries: Sequence[str], c
 
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[FirstStages]:
-    """Open every kind over one index."""
+    """Open every kind of first stage over one index."""
     kinds = {
         BASELINE: Bm25Config(folder),
         "rm3": Bm25Rm3Config(folder),
@@ -136,7 +136,7 @@ async def opened(folder: Path) -> AsyncIterator[FirstStages]:
 
 
 async def measured(test_set: TestSet, folder: Path) -> tuple[Report, list[tuple[str, ...]]]:
-    """Rank a test set's questions with every kind, then time them: a report, and rows of latencies."""
+    """Rank a test set's questions with every kind, then time searches. Returns a report and latency rows."""
     rows = []
     async with opened(folder) as stages:
         runs = {name: [[await search_all(stages, name, test_set.queries)]] for name in stages.stages}
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Index, rank, time, and print the report."""
     parser = argparse.ArgumentParser(prog="python -m farrank_bench.first_stages", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with nfcorpus/ and trecdl19/")
-    parser.add_argument("--indexes", type=Path, help="where indexes are kept, or lie already, by test set")
+    parser.add_argument("--indexes", type=Path, help="folder with an index of each test set, old or new")
     parser.add_argument("--out", type=Path, help="write the report here, too")
     given = parser.parse_args(arguments)
     reports, latencies = [], []
@@ -174,8 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report, rows = asyncio.run(measured(test_set, folder))
             reports.append(report)
             latencies += rows
-    told = sys.argv[1:] if arguments is None else arguments
-    command = shlex.join(["python", "-m", "farrank_bench.first_stages", *told])
+    words = sys.argv[1:] if arguments is None else arguments
+    command = shlex.join(["python", "-m", "farrank_bench.first_stages", *words])
     heading = Heading("First stages side by side", NOTES)
     heads = ("test set", "first stage", *(f"{n} caller{'s' * (n > 1)}: p50 / p99, ms" for n in CALLERS))
     page = (

@@ -65,7 +65,7 @@ def headers(path: str) -> bytes:
 
 
 class Attacker:
-    """A connection of the hostile caller, which reads what comes and gives no room to answers."""
+    """A connection of the hostile caller. It reads frames, but its flow-control window admits no answers."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -77,14 +77,14 @@ class Attacker:
         threading.Thread(target=self._drain, daemon=True).start()
 
     def send(self, data: bytes) -> None:
-        """Send frames; a connection that the server has ended takes none."""
+        """Send frames. Does nothing if the server has closed the connection."""
         try:
             self._socket.sendall(data)
         except OSError:
             return
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._socket.close()
 
     def _drain(self) -> None:
@@ -96,7 +96,7 @@ class Attacker:
 
 
 def streams(path: str, count: int, request: bytes | None, *, reset: bool = False) -> Iterator[bytes]:
-    """Write calls: a request each (None: headers alone), and perhaps a reset behind it."""
+    """Write calls: headers, a request (None: only headers), and with `reset` a reset of the stream."""
     block = headers(path)
     for number in range(count):
         stream = 2 * number + 1
@@ -109,7 +109,7 @@ def streams(path: str, count: int, request: bytes | None, *, reset: bool = False
 
 
 def flood(address: str, *, connections: int, calls: Callable[[], Iterator[bytes]]) -> None:
-    """Send calls on some connections, and hold these for a while."""
+    """Send calls on some connections, and keep these open for a while."""
     with ExitStack() as opened:
         for _ in range(connections):
             attacker = Attacker(address)
@@ -131,7 +131,7 @@ def compressed(address: str, *, calls: int) -> None:
 
 
 def large(address: str, *, calls: int) -> None:
-    """Send whole requests of 20 MB at once, each on a connection of its own."""
+    """Send complete requests of 20 MB at once, each on its own connection."""
     data = RerankRequest(query="sea", documents=[Document(text="a" * 2**20)] * 19).SerializeToString()
 
     def ask() -> None:
@@ -151,7 +151,7 @@ def large(address: str, *, calls: int) -> None:
 
 
 def asked(connection: Connection, address: str) -> None:
-    """Check health and rerank every 20 ms between two questions; answer with the longest, and failures."""
+    """Check health and rerank every 20 ms between two questions. Answer with longest times and failures."""
     data = RerankRequest(query="sea", documents=[Document(text="a ship")]).SerializeToString()
     with grpc.insecure_channel(address) as channel:
         check = HealthStub(channel).Check
@@ -176,7 +176,7 @@ def asked(connection: Connection, address: str) -> None:
 
 
 def beside(probe: Child, memory: Memory, attack: Callable[[], None]) -> list[Row]:
-    """Attack once; say what the other caller waited, and what the server held."""
+    """Attack once. Report the other caller's waits, and the server's memory."""
     memory.begin()
     probe.ask()
     attack()
@@ -184,13 +184,13 @@ def beside(probe: Child, memory: Memory, attack: Callable[[], None]) -> list[Row
     return [
         below("longest health check, ms", [health_ms], STALL_MS, ".0f"),
         below("longest rerank, ms", [rerank_ms], STALL_MS, ".0f"),
-        Row("calls of the other caller that failed", str(failed), "0", failed == 0),
-        Row("memory at most, MiB more", f"{memory.grown() / 2**20:.0f}"),
+        Row("failed calls of the other caller", str(failed), "0", failed == 0),
+        Row("growth of peak memory, MiB", f"{memory.grown() / 2**20:.0f}"),
     ]
 
 
 def parts(scratch: Path) -> Iterator[tuple[str, Measure]]:
-    """Start a server, and attack it in one way after the other."""
+    """Start a server, and yield one attack after the other."""
     artifact = scratch / "ranker"
     save_ranker(new_ranker("maxp", EMBEDDED, seed=1, max_document_tokens=128), artifact)
     small = RerankRequest(query="sea", documents=[Document(text="a ship")]).SerializeToString()
@@ -210,7 +210,7 @@ def parts(scratch: Path) -> Iterator[tuple[str, Measure]]:
                 many, connections=3, calls=partial(streams, CHECK, 500, None)
             ),
             "20 messages that unpack to 20 MB": partial(compressed, server.address, calls=20),
-            "40 whole requests of 20 MB at once": partial(large, server.address, calls=40),
+            "40 complete requests of 20 MB at once": partial(large, server.address, calls=40),
         }
         memory = Memory(server.process.pid)
         for title, attack in attacks.items():
@@ -222,8 +222,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Command("farrank_bench.floods", __doc__)
     given = command.parse(arguments)
     if sys.platform != "linux":
-        command.options.error("reads memory off /proc and connects from 127.0.0.2, which Linux alone allows")
-    notes = f"another caller checks health and reranks every {EVERY_S * 1e3:.0f} ms; one attack each"
+        command.options.error("needs Linux: it reads memory from /proc and connects from 127.0.0.2")
+    notes = f"another caller checks health and reranks every {EVERY_S * 1e3:.0f} ms; one attack per table"
     with tempfile.TemporaryDirectory() as scratch:
         return command.report(Heading("Floods", notes), parts(Path(scratch)), given.out)
 

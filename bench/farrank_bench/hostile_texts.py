@@ -1,4 +1,4 @@
-"""What texts without a place to cut cost a tokenizer: memory, time, and the longest step of a thread.
+"""The cost of texts without word boundaries for a tokenizer: memory, time, and a thread's longest step.
 
 python -m farrank_bench.hostile_texts
 python -m farrank_bench.hostile_texts --megabytes 64 --tokenizers /models/xlm-roberta-base
@@ -29,10 +29,10 @@ NO_LIMIT = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One process that reads a text and keeps all its tokens. `grown` is in MiB, beside the text itself.
+    """The figures of a process that reads a text and keeps its tokens. `grown` is in MiB, without the text.
 
-    `longest_s` is the longest step in processor time: so long a thread may go on for a caller who has gone,
-    on a machine with a core for it.
+    `longest_s` is the processor time of the longest step. A thread can go on for that long after its caller
+    has gone, if it has a core.
     """
 
     tokens: int
@@ -42,7 +42,7 @@ class Reading:
 
 
 def _letters(alphabet: str, size: int) -> str:
-    """Draw letters in no order, of `size` bytes together."""
+    """Draw random letters with at most `size` bytes in total."""
     count = size // max(len(each.encode()) for each in alphabet)
     return "".join(random.Random(1).choices(alphabet, k=count))
 
@@ -75,7 +75,7 @@ def byte_pairs() -> str:
 
 
 def unigram() -> str:
-    """Train a unigram model on Python's documentation, words marked in front."""
+    """Train a unigram model on Python's documentation, with a mark before each word."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(
@@ -89,14 +89,14 @@ TRAINED: Mapping[str, Callable[[], str]] = {"byte-pairs": byte_pairs, "unigram":
 
 
 def open_tokenizer(name: str) -> TextTokenizer:
-    """Train or open a tokenizer, by its kind's name or its folder's; "embedded" is the embedded WordPiece."""
+    """Train or open a tokenizer. `name` is a kind or a folder; "embedded" is the embedded WordPiece."""
     if name in TRAINED:
         return TextTokenizer(TokenizerFiles(TRAINED[name]()))
     return TextTokenizer(TokenizerFiles.read(locate(EMBEDDED).folder if name == "embedded" else Path(name)))
 
 
 def read_text(tokenizer: str, text: str, size: int) -> Reading:
-    """Read a text of so many bytes, in this process."""
+    """Read a text of `size` bytes in this process."""
     opened, made = open_tokenizer(tokenizer), TEXTS[text](size)
     opened.read(made[:100_000], NO_LIMIT)
     Path("/proc/self/clear_refs").write_text("5")
@@ -114,9 +114,9 @@ def read_text(tokenizer: str, text: str, size: int) -> Reading:
 
 
 def read_elsewhere(tokenizer: str, text: str, size: int) -> Reading:
-    """Read a text in a process of its own.
+    """Read a text in a new process.
 
-    Raises: CalledProcessError if it fails; its message stands on standard error.
+    Raises: CalledProcessError if it fails. Its message is on standard error.
     """
     command = [sys.executable, "-m", "farrank_bench.hostile_texts", "--read", tokenizer, text, str(size)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--tokenizers",
         nargs="+",
         default=kinds,
-        help=f"of {', '.join(kinds)}, or folders; default all of these",
+        help=f"{', '.join(kinds)}, or folders; default all of these kinds",
     )
     parser.add_argument("--texts", nargs="+", choices=list(TEXTS), default=list(TEXTS), metavar="TEXT")
     parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
@@ -141,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
         tokenizer, text, size = args.read
         print(json.dumps(asdict(read_text(tokenizer, text, int(size)))))
         return 0
-    print("| tokenizer | text | tokens | read, s | longest step, ms of a core | memory at most, MiB |")
+    print("| tokenizer | text | tokens | read, s | longest step, ms of a core | peak memory, MiB |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
     for tokenizer, text in product(args.tokenizers, args.texts):
         found = read_elsewhere(tokenizer, text, args.megabytes * 10**6)

@@ -2,8 +2,8 @@
 
 python -m farrank_bench.large_collection --documents 1000000 --folder DIR
 
-Words are drawn by Zipf's law and documents' lengths are lognormal; each line goes to `farrank index` as it is
-made, so that the collection is never held whole, on disk or in memory.
+Words follow Zipf's law, and documents' lengths are lognormal. Each line is piped to `farrank index` as soon
+as it is made, so that the whole collection is never on disk or in memory.
 """
 
 import json
@@ -35,7 +35,7 @@ LONGEST = 20.0
 DRAWN_AT_ONCE = 256
 _ONSETS, _NUCLEI = "bdfgklmnprstvz", "aeiou"
 QUERY_TERMS = 4
-# Neither stop words, which every document has, nor words that a handful of documents have.
+# Neither stop words, which every document has, nor rare words.
 QUERY_RANKS = range(1_000, 100_000)
 CALLERS = (1, 4)
 TITLES = {"build": "Building", "search": "Searching and reranking"}
@@ -43,7 +43,7 @@ TIMEOUT_S = 120.0
 
 
 def word(rank: int) -> str:
-    """Name the word of a rank: common English ones first, then made of syllables, longer with the rank."""
+    """Return the word of a rank: common English words first, then made-up ones that grow with the rank."""
     common = _common()
     if rank < len(common):
         return common[rank]
@@ -63,9 +63,9 @@ def _common() -> tuple[str, ...]:
 
 
 def generated_lines(documents: int, median_words: int, seed: int) -> Iterator[str]:
-    """Make a collection's lines; the same for the same seed."""
+    """Make a collection's lines. They are the same for the same seed."""
     drawn = np.random.default_rng(seed)
-    # Zipf's law with Mandelbrot's offset: the frequency of rank r goes with 1 / (r + 2.7).
+    # Zipf's law with Mandelbrot's offset: the frequency of rank r is proportional to 1 / (r + 2.7).
     shares = np.cumsum(1.0 / (np.arange(VOCABULARY) + 2.7))
     shares /= shares[-1]
     vocabulary = np.array([word(rank) for rank in range(VOCABULARY)], dtype=object)
@@ -79,14 +79,14 @@ def generated_lines(documents: int, median_words: int, seed: int) -> Iterator[st
 
 
 def queries(count: int, seed: int) -> list[str]:
-    """Draw queries of words in the middle of the vocabulary."""
+    """Draw queries of words from the middle of the vocabulary."""
     drawn = random.Random(seed)
     return [" ".join(map(word, drawn.sample(QUERY_RANKS, QUERY_TERMS))) for _ in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An index and what it took; `peak_mib` is the most that its processes held."""
+    """An index and the cost of building it. `peak_mib` is the peak memory of the building processes."""
 
     folder: Path
     documents: int
@@ -96,13 +96,13 @@ class Built:
     peak_mib: float
 
     def bytes_of(self, part: str) -> int:
-        """Add up the files of a part: `tokens` is a folder of its own, "" is Lucene's."""
+        """Sum the files of a part: `tokens` is a folder of its own, "" stands for Lucene's files."""
         if part:
             return sum(each.stat().st_size for each in (self.folder / part).rglob("*") if each.is_file())
         return sum(each.stat().st_size for each in self.folder.iterdir() if each.is_file())
 
     def rows(self) -> list[Row]:
-        """Write down what it took."""
+        """Report the cost of building it."""
         index, tokens = self.bytes_of(""), self.bytes_of("tokens")
         rate = f"{self.documents / self.seconds:,.0f} ({self.cpu_s:,.0f} s of processor time in all)"
         return [
@@ -111,9 +111,9 @@ class Built:
             ),
             Row("built in, s", f"{self.seconds:,.0f}"),
             Row("documents/s", rate),
-            Row("memory of the building processes at most, MiB", f"{self.peak_mib:,.0f}"),
-            Row("bytes a document: Lucene's index with its texts", f"{index / self.documents:,.0f}"),
-            Row("bytes a document: tokens", f"{tokens / self.documents:,.0f}"),
+            Row("peak memory of the building processes, MiB", f"{self.peak_mib:,.0f}"),
+            Row("bytes per document: Lucene's index with its texts", f"{index / self.documents:,.0f}"),
+            Row("bytes per document: tokens", f"{tokens / self.documents:,.0f}"),
         ]
 
 
@@ -130,28 +130,28 @@ def build(folder: Path, documents: int, median_words: int, flags: Sequence[str])
                     process.stdin.write(line)
                 process.stdin.close()
             except BrokenPipeError as error:
-                raise ContenderFailed("farrank index ended early; its words are above") from error
+                raise ContenderFailed("farrank index ended early; its output is above") from error
             status = process.wait()
     if status:
-        raise ContenderFailed(f"farrank index ended with status {status}; its words are above")
+        raise ContenderFailed(f"farrank index ended with status {status}; its output is above")
     seconds = time.monotonic() - started_s
     return Built(folder, documents, characters, seconds, _waited_for_s() - before_s, max(held))
 
 
 def _waited_for_s() -> float:
-    """Say how much processor time all ended children took, and theirs."""
+    """Return the processor time of all ended children and of their children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def searched(index: Path, calls: int, k: int, settings: Sequence[str]) -> list[Row]:
-    """Serve the index, and time searches whose candidates are reranked, by one caller and by several."""
+    """Serve the index, and time searches whose candidates are reranked, for one caller and for several."""
     flags = ["--index", f"large={index}", "--log-level", "warning", *settings]
     rows: list[Row] = []
     started_s = time.monotonic()
     with spawned_server(flags) as server, Client(server.address) as client:
         rows.append(Row("server healthy after, s", f"{time.monotonic() - started_s:.1f}"))
-        rows.append(Row("memory of server and search process then, MiB", _mib(server.process.pid)))
+        rows.append(Row("memory of server and search process at the start, MiB", _mib(server.process.pid)))
         ask = partial(client.search_and_rerank, k=k, top_n=10, timeout_s=TIMEOUT_S)
         for question in queries(20, seed=1):
             ask(question)
@@ -169,7 +169,7 @@ def searched(index: Path, calls: int, k: int, settings: Sequence[str]) -> list[R
                 _quantiles(f"{who}: reading, ms", [r.timings.tokenization_ns / 1e6 for _, r in timed]),
                 _quantiles(f"{who}: model, ms", [r.timings.inference_ns / 1e6 for _, r in timed]),
             ]
-        rows.append(Row("memory of server and search process after that, MiB", _mib(server.process.pid)))
+        rows.append(Row("memory of server and search process at the end, MiB", _mib(server.process.pid)))
     return rows
 
 
@@ -194,8 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = command.options.add_argument
     add("--documents", type=int, default=1_000_000)
     add("--words", type=int, default=150, help="median length of a document")
-    add("--folder", type=Path, required=True, help="takes the index; its disk needs some 3 KB a document")
-    add("--calls", type=int, default=200, help="of each number of callers")
+    add("--folder", type=Path, required=True, help="takes the index; needs some 3 KB of disk per document")
+    add("--calls", type=int, default=200, help="calls for each number of callers")
     add("--k", type=int, default=100, help="candidates of a search")
     add("--build", default="--tokens embedded", help="further flags of farrank index")
     add("--serve", default="", help="further flags of farrank serve")

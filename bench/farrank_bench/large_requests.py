@@ -1,14 +1,14 @@
-"""What a large request costs everybody else: the longest of the health checks beside it, and memory.
+"""The cost of a large request for other callers: the longest health check meanwhile, and memory.
 
 python -m farrank_bench.large_requests
 
-A process of its own checks the server's health every 10 ms while requests come, each as large as the limit
-permits, and larger. The server's model is the embedded one with a head of random weights; each document is
-cut to the tokens of one chunk, so that reading a request weighs more than scoring it.
+A second process checks the server's health every 10 ms while requests arrive that are as large as the limit
+permits, and larger. The server's model is the embedded one with a head of random weights. Each document is
+cut to the tokens of one chunk, so that reading a request takes longer than scoring it.
 
-With --at-once, requests of a few documents come at once, and a caller at another address reranks 70 KB
-over HTTP, one call after the other, first alone and then beside them. Each round has a server of its own: a
-process does not give back all memory that it has had.
+With --at-once, many requests of a few documents arrive at once. A caller at another address reranks 70 KB
+over HTTP, one call after the other, first alone and then during these requests. Each round has its own
+server, because a process does not return all its memory to the system.
 """
 
 import http.client
@@ -48,7 +48,7 @@ DOCUMENT_BYTES = 2**20
 QUERY = "what floats on the sea"
 TIMEOUT_S = 120.0
 
-# Callers of HTTP are known by their addresses.
+# The server tells HTTP callers apart by their addresses.
 GREEDY, MODEST = "127.0.0.2", "127.0.0.3"
 SMALL_BYTES = 70_000
 ALONE_S = 3.0
@@ -56,7 +56,7 @@ AT_ONCE_BYTES = 5 * 10**6
 
 
 def checked(connection: Connection, address: str) -> None:
-    """Check health every 10 ms between two questions; answer with the longest check in ms."""
+    """Check health every 10 ms between two questions. Answer with the longest check in ms."""
     with grpc.insecure_channel(address) as channel:
         check, request = HealthStub(channel).Check, HealthCheckRequest()
         check(request, timeout=TIMEOUT_S)
@@ -73,8 +73,8 @@ def checked(connection: Connection, address: str) -> None:
 
 
 def ask_grpc(server: SpawnedServer, data: bytes) -> str:
-    """Send bytes, give the status."""
-    # A pool of its own: otherwise channels with equal arguments share one connection.
+    """Send bytes over gRPC. Returns the status."""
+    # Without a local pool, channels with equal arguments share one connection.
     options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(server.address, options=options) as channel:
         call: Callable[..., bytes] = channel.unary_unary(METHOD)
@@ -86,7 +86,7 @@ def ask_grpc(server: SpawnedServer, data: bytes) -> str:
 
 
 def ask_http(url: str, path: str, data: bytes, caller: str = "") -> str:
-    """Send JSON from an address of the loopback network, give the status."""
+    """Send JSON from an address of the loopback network. Returns the status."""
     connection = http.client.HTTPConnection(
         url.removeprefix("http://"), timeout=TIMEOUT_S, source_address=(caller, 0) if caller else None
     )
@@ -100,49 +100,49 @@ def ask_http(url: str, path: str, data: bytes, caller: str = "") -> str:
 
 
 def long_texts(size: int, document_bytes: int = DOCUMENT_BYTES) -> list[str]:
-    """Write documents of 1 MB each, or as large as is said, together of almost `size` bytes."""
+    """Make documents of almost `document_bytes` each, which together have almost `size` bytes."""
     words = "the sea carries what is lighter than the water that it takes the place of "
     text = words * (document_bytes // len(words) + 1)
     return [text[: document_bytes - 256]] * (size // document_bytes)
 
 
 def as_protobuf(size: int, document_bytes: int = DOCUMENT_BYTES, ranker: str = RANKER) -> bytes:
-    """Write them as a request of gRPC's."""
+    """Write a request of long texts as protobuf, for gRPC."""
     documents = [Document(text=text) for text in long_texts(size, document_bytes)]
     options = RerankOptions(ranker=ranker)
     return RerankRequest(query=QUERY, documents=documents, options=options).SerializeToString()
 
 
 def as_json(size: int, document_bytes: int = DOCUMENT_BYTES, ranker: str = RANKER) -> bytes:
-    """Write them as a request of Connect's JSON."""
+    """Write a request of long texts as JSON, for Connect."""
     documents = [{"text": text} for text in long_texts(size, document_bytes)]
     return json.dumps({"query": QUERY, "documents": documents, "options": {"ranker": ranker}}).encode()
 
 
 def empty_documents(size: int) -> bytes:
-    """Write as many empty documents as there is room for; a server refuses so many."""
+    """Write a request of `size` bytes with only empty documents, which are more than a server accepts."""
     query = RerankRequest(query=QUERY).SerializeToString()
     return query + b"\x12\x00" * ((size - len(query)) // 2)
 
 
 def empty_values(size: int) -> bytes:
-    """Write as many empty documents as there is room for in JSON."""
+    """Write a JSON request of about `size` bytes with only empty documents."""
     return b'{"query": "sea", "documents": [%s{}]}' % (b"{}," * (size // 3 - 20))
 
 
 class Memory:
-    """What the kernel says of a process's memory."""
+    """The memory of a process, as the kernel reports it."""
 
     def __init__(self, pid: int) -> None:
         self._files = Path(f"/proc/{pid}")
 
     def begin(self) -> None:
-        """Forget the most that was held so far."""
+        """Reset the peak memory."""
         (self._files / "clear_refs").write_text("5")
         self._before = self._bytes("VmRSS")
 
     def grown(self) -> int:
-        """Give the most that was held since `begin`, beside what was held then, in bytes."""
+        """Return by how many bytes the peak since `begin` exceeds the memory at that time."""
         return self._bytes("VmHWM") - self._before
 
     def _bytes(self, name: str) -> int:
@@ -151,26 +151,26 @@ class Memory:
 
 
 def beside(checks: Child, memory: Memory, ask: Callable[[bytes], str], data: bytes, rounds: int) -> list[Row]:
-    """Send a request in each round; say what the longest of the checks beside it took, and what was held."""
-    longest, grown, took, told = [], [], [], set()
+    """Send a request in each round. Report the longest health check meanwhile, and the server's memory."""
+    longest, grown, took, statuses = [], [], [], set()
     for _ in range(rounds):
         memory.begin()
         checks.ask()
         begun_s = time.perf_counter()
-        told.add(ask(data))
+        statuses.add(ask(data))
         took.append(time.perf_counter() - begun_s)
         longest.append(checks.ask())
         grown.append(memory.grown() / len(data))
     return [
-        below(f"longest health check, ms ({', '.join(sorted(told))})", longest, STALL_MS, ".1f"),
-        Row("memory at most, over the request's bytes", spread(grown, ".2f")),
+        below(f"longest health check, ms ({', '.join(sorted(statuses))})", longest, STALL_MS, ".1f"),
+        Row("growth of peak memory over the request's bytes", spread(grown, ".2f")),
         Row("until the answer, s", spread(took, ".2f")),
     ]
 
 
 @dataclass(slots=True)
 class Beside:
-    """Milliseconds of health checks, of the event loop's processor time in each, and of another's calls."""
+    """Milliseconds of health checks, of the event loop's processor time in each, and of the other caller."""
 
     checks: list[float] = field(default_factory=list)
     loop: list[float] = field(default_factory=list)
@@ -179,7 +179,7 @@ class Beside:
 
 
 def probed(connection: Connection, address: str, url: str, pid: int) -> None:
-    """Between two questions check health every 10 ms, and rerank without a pause; answer with a `Beside`."""
+    """Between two questions, check health every 10 ms and rerank without pause. Answer with a `Beside`."""
     small = as_json(SMALL_BYTES, SMALL_BYTES)
     schedule = Path(f"/proc/{pid}/task/{pid}/schedstat")
 
@@ -213,10 +213,12 @@ def probed(connection: Connection, address: str, url: str, pid: int) -> None:
             connection.send(found)
 
 
-def at_once(start: Sequence[str], door: str, count: int, size: int, rounds: int, ranker: str) -> list[Row]:
-    """Send requests at once in each round; report the times of another caller's calls, and the memory."""
-    is_http = door == "HTTP"
-    # Few documents: reading them is to weigh more than scoring.
+def at_once(
+    start: Sequence[str], endpoint: str, count: int, size: int, rounds: int, ranker: str
+) -> list[Row]:
+    """Send requests at once in each round. Report the times of another caller's calls, and the memory."""
+    is_http = endpoint == "HTTP"
+    # Few documents, so that reading them takes longer than scoring.
     data = (as_json if is_http else as_protobuf)(size, size // math.ceil(size / AT_ONCE_BYTES), ranker)
     alone, beside, grown, took, answers = [], [], [], [], Counter[str]()
     for _ in range(rounds):
@@ -244,15 +246,15 @@ def at_once(start: Sequence[str], door: str, count: int, size: int, rounds: int,
     ratios = [mine / its for mine, its in zip(calls(beside, median), calls(alone, median), strict=True)]
     failed = sum(each.failed for each in (*alone, *beside))
     return [
-        Row("another's call of 70 KB alone, median, ms", spread(calls(alone, median), ".1f")),
-        Row("the longest, ms", spread(calls(alone, max), ".0f")),
-        Row("with the large ones, median, ms", spread(calls(beside, median), ".1f")),
-        Row("the longest, ms", spread(calls(beside, max), ".0f")),
-        Row("median over that alone", spread(ratios, ".2f")),
-        Row("calls of the other that failed", str(failed), "0", failed == 0),
+        Row("the other caller's call of 70 KB alone, median, ms", spread(calls(alone, median), ".1f")),
+        Row("the longest alone, ms", spread(calls(alone, max), ".0f")),
+        Row("its call during the large requests, median, ms", spread(calls(beside, median), ".1f")),
+        Row("the longest then, ms", spread(calls(beside, max), ".0f")),
+        Row("ratio of the medians", spread(ratios, ".2f")),
+        Row("failed calls of the other caller", str(failed), "0", failed == 0),
         Row("longest health check, ms", spread([max(each.checks) for each in beside], ".0f")),
-        Row("loop's processor time in a check, most, ms", spread([max(each.loop) for each in beside], ".0f")),
-        Row("memory at most, MiB more", spread(grown, ".0f")),
+        Row("most processor time of the loop in a check, ms", spread([max(x.loop) for x in beside], ".0f")),
+        Row("growth of peak memory, MiB", spread(grown, ".0f")),
         Row("until the last answer, s", spread(took, ".1f")),
         Row("answers, all rounds", ", ".join(f"{status}: {n}" for status, n in sorted(answers.items()))),
     ]
@@ -266,30 +268,30 @@ def started(scratch: Path) -> list[str]:
 
 
 def parts_at_once(rounds: int, scratch: Path) -> Iterator[tuple[str, Measure]]:
-    """Send large requests at once: some whose ranker does not exist cost their reading alone."""
+    """Send large requests at once. Requests for a ranker that does not exist cost only their reading."""
     start = started(scratch)
     yield "HTTP, 24 refused bodies of 23 MB", partial(at_once, start, "HTTP", 24, 23 * 10**6, rounds, "none")
     for count, size in ((40, 20 * 10**6), (100, 8_600_000)):
-        for door in ("HTTP", "gRPC"):
-            title = f"{door}, {count} requests of {size / 1e6:g} MB"
-            yield title, partial(at_once, start, door, count, size, rounds, RANKER)
+        for endpoint in ("HTTP", "gRPC"):
+            title = f"{endpoint}, {count} requests of {size / 1e6:g} MB"
+            yield title, partial(at_once, start, endpoint, count, size, rounds, RANKER)
 
 
 def parts(rounds: int, scratch: Path) -> Iterator[tuple[str, Measure]]:
-    """Start the server, and send it one kind of request after the other."""
+    """Start the server, and yield one kind of request after the other."""
     arguments = started(scratch)
     limit = LimitsConfig().max_request_bytes
     with spawned_server(arguments) as server, child("checks", checked, server.address) as checks:
-        grpc_door, connect = partial(ask_grpc, server), partial(ask_http, server.http_url, METHOD)
+        over_grpc, connect = partial(ask_grpc, server), partial(ask_http, server.http_url, METHOD)
         own = partial(ask_http, server.http_url, "/rerank")
         memory = Memory(server.process.pid)
         kinds: list[tuple[str, Callable[[bytes], str], Callable[[int], bytes], float]] = [
-            ("gRPC, documents of 1 MB", grpc_door, as_protobuf, 1),
+            ("gRPC, documents of 1 MB", over_grpc, as_protobuf, 1),
             ("HTTP, documents of 1 MB", connect, as_json, 1),
-            ("gRPC, empty documents", grpc_door, empty_documents, 1),
+            ("gRPC, empty documents", over_grpc, empty_documents, 1),
             ("HTTP, empty documents", own, empty_values, 1),
-            ("gRPC, beyond the limit", grpc_door, empty_documents, 1.02),
-            ("gRPC, twice the limit", grpc_door, empty_documents, 2),
+            ("gRPC, beyond the limit", over_grpc, empty_documents, 1.02),
+            ("gRPC, twice the limit", over_grpc, empty_documents, 2),
             ("HTTP, twice the limit", own, empty_values, 2),
         ]
         for title, ask, make, times in kinds:
@@ -301,11 +303,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table for each kind of request."""
     command = Command("farrank_bench.large_requests", __doc__)
     command.options.add_argument("--rounds", type=int, default=5, help="requests of each kind (%(default)s)")
-    command.options.add_argument("--at-once", action="store_true", help="many requests at once instead")
-    command.options.add_argument("--only", default="", help="with --at-once: titles that hold this text")
+    command.options.add_argument("--at-once", action="store_true", help="send many requests at once instead")
+    command.options.add_argument("--only", default="", help="with --at-once: only titles with this text")
     given = command.parse(arguments)
     if sys.platform != "linux":
-        command.options.error("reads memory off /proc, which Linux alone has")
+        command.options.error("needs Linux: it reads memory from /proc")
     notes = f"a health check every {EVERY_S * 1e3:.0f} ms; medians of rounds (smallest to largest)"
     with tempfile.TemporaryDirectory() as scratch:
         if given.at_once:

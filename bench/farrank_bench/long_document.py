@@ -2,7 +2,7 @@
 
 python -m farrank_bench.long_document
 
-A process of its own checks the server's health every 10 ms while a call is answered. The text is the embedded
+A second process checks the server's health every 10 ms while a call is answered. The text is the embedded
 documentation, repeated. Encoding all of it takes minutes on two cores; `--ranker` and `--tokens` change that.
 """
 
@@ -31,7 +31,7 @@ TIMEOUT_S = 1800.0
 
 
 def text_of(source: str, tokens: int) -> str:
-    """Join documentation until a ranker's tokenizer finds `tokens` tokens in it."""
+    """Join pages of the documentation until they have `tokens` tokens of a ranker's tokenizer."""
     tokenizer, parts, found = open_reader(source).tokenizer, list[str](), 0
     for document in cycle(read_pydoc()):
         read = tokenizer.read(document.text, tokens - found)
@@ -43,7 +43,7 @@ def text_of(source: str, tokens: int) -> str:
 
 
 def indexed(text: str, source: str, scratch: Path) -> list[Row]:
-    """Index the document with nine short ones."""
+    """Index the document together with nine short ones."""
     documents = [("long", text), *((f"short-{n}", f"a file of {n} lines is read") for n in range(9))]
     collection = scratch / "collection.jsonl"
     collection.write_text("\n".join(json.dumps({"id": name, "text": each}) for name, each in documents))
@@ -55,13 +55,13 @@ def indexed(text: str, source: str, scratch: Path) -> list[Row]:
     kept = sum(each.stat().st_size for each in (scratch / "index").rglob("*") if each.is_file())
     return [
         Row("indexing it, s", f"{took_s:.1f}"),
-        Row("memory of the largest process at most, MiB", f"{most / 2**20:.0f}"),
+        Row("peak memory of the largest process, MiB", f"{most / 2**20:.0f}"),
         Row("the index, MiB", f"{kept / 2**20:.1f}"),
     ]
 
 
 def beside(checks: Child, memory: Memory, ask: Callable[[], Ranking], rounds: int) -> list[Row]:
-    """Ask in each round; report the longest health check meanwhile, and the memory that the server took."""
+    """Call the server in each round. Report the longest health check meanwhile, and the server's memory."""
     longest, grown, took, found = [], [], [], None
     for _ in range(rounds):
         memory.begin()
@@ -75,14 +75,14 @@ def beside(checks: Child, memory: Memory, ask: Callable[[], Ranking], rounds: in
     return [
         below("longest health check, ms", longest, STALL_MS, ".1f"),
         Row("until the answer, s", spread(took, ".2f")),
-        Row("memory at most, above that before the call, MiB", spread(grown, ".0f")),
+        Row("peak memory, above that before the call, MiB", spread(grown, ".0f")),
         Row("chunks", f"{found.usage.chunks:,}"),
         Row("tokens that were not read", f"{sum(each.tokens_cut for each in found.results):,}"),
     ]
 
 
 def parts(source: str, tokens: int, rounds: int, scratch: Path) -> Iterator[tuple[str, Measure]]:
-    """Index the document, start a server over it, and ask in each way."""
+    """Index the document, start a server with that index, and call it in each way."""
     text = text_of(source, tokens)
     size = f"{tokens:,} tokens, {len(text.encode()) / 2**20:.1f} MiB"
     yield f"farrank index --tokens --encode: {size}", partial(indexed, text, source, scratch)
@@ -114,12 +114,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Command("farrank_bench.long_document", __doc__)
     command.options.add_argument("--ranker", default="embedded", help="the bi-encoder (%(default)s)")
     command.options.add_argument(
-        "--tokens", type=int, default=1_000_000, help="of the document (%(default)s)"
+        "--tokens", type=int, default=1_000_000, help="tokens of the document (%(default)s)"
     )
     command.options.add_argument("--rounds", type=int, default=5, help="calls of each kind (%(default)s)")
     given = command.parse(arguments)
     if sys.platform != "linux":
-        command.options.error("reads memory off /proc, which Linux alone has")
+        command.options.error("needs Linux: it reads memory from /proc")
     notes = "a health check every 10 ms; medians of rounds (smallest to largest)"
     with tempfile.TemporaryDirectory() as scratch:
         measured = parts(given.ranker, given.tokens, given.rounds, Path(scratch))

@@ -1,7 +1,7 @@
-"""ModernBERT-base with random weights: served by torch and as an export, beside sentence-transformers.
+"""ModernBERT-base with random weights: in torch and as an export, against sentence-transformers.
 
-A published checkpoint of its size takes as long: speed does not depend on what weights hold. What rounding
-does to rankings does: exports are written whatever they do to these.
+Speed does not depend on the weights, so a published checkpoint of this size is as fast. The effect of
+rounding on rankings does depend on them: exports are therefore written whatever their parity is.
 """
 
 import json
@@ -24,7 +24,7 @@ from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.open import open_reader
 from farrank_rankers.files.untrained import new_ranker
 
-# As answerdotai/ModernBERT-base was published; what is not here has no influence on speed.
+# The published configuration of answerdotai/ModernBERT-base. Fields that do not affect speed are left out.
 BASE = {
     "model_type": "modernbert",
     "architectures": ["ModernBertForSequenceClassification"],
@@ -44,12 +44,12 @@ BASE = {
 CALLERS = 4
 TORCH, EXPORT = "Farrank, torch bf16", "Farrank, its fastest export"
 PREDICT_BF16, PREDICT_FP32 = f"{PREDICT}, bf16", f"{PREDICT}, fp32"
-# One's speed over another's.
+# The ratio of the first contender's speed to the second's.
 AIMS = {(TORCH, PREDICT_BF16): 1.0, (EXPORT, PREDICT_BF16): 3.0, (EXPORT, PREDICT_FP32): None}
 
 
 def write_modernbert(folder: Path, sizes: Mapping[str, object] | None = None) -> CrossEncoder:
-    """Write both forms of a cross-encoder; its tokenizer is MiniLM's, for its own is in no package."""
+    """Write both forms of a cross-encoder. Its tokenizer is MiniLM's, because no package has ModernBERT's."""
     backbone = folder / "backbone"
     backbone.mkdir(parents=True)
     (backbone / "config.json").write_text(json.dumps({**BASE, **(sizes or {})}), encoding="utf-8")
@@ -68,7 +68,7 @@ def write_modernbert(folder: Path, sizes: Mapping[str, object] | None = None) ->
 
 
 def export_both(made: CrossEncoder) -> list[Row]:
-    """Export into the artifact what a CPU serves fastest; say how close each comes on a few texts."""
+    """Export into the artifact in a CPU's fastest precisions. Report the parity of each on a few texts."""
     measured, calibration = divide(python_documentation(), "the topics of help()")
     few = Texts(measured.queries[:2], measured.documents[:6])
     rows = []
@@ -83,18 +83,19 @@ def export_both(made: CrossEncoder) -> list[Row]:
             calibration=calibration,
             allow_drift=True,
         )
-        told = (
+        taus_of = (
             f"{each.runtime}: Kendall's tau {each.kendall_tau:.4f} ({each.queries} x {each.documents} pairs)"
             for each in export.manifest.parity
         )
-        rows.append(Row(f"export in {precision}, beside torch in fp32, random weights", "; ".join(told)))
+        what = f"export in {precision}, parity with torch in fp32, random weights"
+        rows.append(Row(what, "; ".join(taus_of)))
     return rows
 
 
 def modernbert_beside_peers(
     made: CrossEncoder, size: tuple[int, int], rounds: int, threads: int
 ) -> list[Row]:
-    """Let everybody score the same pairs: `size` is how many calls of how many documents a round has."""
+    """Let all contenders score the same pairs. `size` is a round's number of calls and documents per call."""
     exported = export_both(made)
     calls = make_calls(made.ranker.reader, *size, seed=2, pairs=True)
     lengths = sorted(each.tokens for each in encoder_inputs(made.ranker.reader, calls))

@@ -1,8 +1,8 @@
-"""Measure torch on a CPU beside busy neighbours: `python -m farrank_bench.neighbours`.
+"""Measure torch on a CPU with busy neighbours: `python -m farrank_bench.neighbours`.
 
 OpenMP's threads spin for a while when they wait for each other, then sleep. A spinning thread can keep the
-one that it waits for from running. Each way of waiting gets a process of its own, and all are measured in
-turns, with no, one and two busy processes beside them.
+thread that it waits for from running. Each way of waiting has its own process. All are measured in turns,
+with no, one and two busy processes on the machine.
 """
 
 import math
@@ -55,13 +55,13 @@ def encode_for_a_while(asked: Connection, threads: int) -> None:
     while True:
         asked.recv()
         full_s, small_s = times_s(*FULL), times_s(*SMALL)
-        # Full batches by their mean: what is lost to a neighbour now and then is lost.
+        # The mean of full batches, so that occasional losses to a neighbour count.
         asked.send((math.prod(FULL) * len(full_s) / sum(full_s), 1e3 * median(small_s)))
 
 
 def beside(rounds: int) -> Iterator[tuple[str, Measure]]:
     """Start a process for each way of waiting, and measure all with each number of neighbours."""
-    # Nothing that was set for this process is to be inherited.
+    # The processes must not inherit this process's settings of OpenMP.
     for name in [name for name in os.environ if "OMP_" in name]:
         del os.environ[name]
     with ExitStack() as stack:
@@ -75,7 +75,7 @@ def beside(rounds: int) -> Iterator[tuple[str, Measure]]:
 
 
 def in_turns(processes: Mapping[str, Child], neighbours: int, rounds: int) -> list[Row]:
-    """Ask all in each round, beside so many busy processes."""
+    """Measure all processes in each round, with `neighbours` busy processes."""
     busy = [subprocess.Popen(BUSY) for _ in range(neighbours)]
     try:
         found = [{way: process.ask() for way, process in processes.items()} for _ in range(rounds)]
@@ -94,10 +94,12 @@ def in_turns(processes: Mapping[str, Child], neighbours: int, rounds: int) -> li
 def main() -> int:
     """Print a table for each number of neighbours."""
     command = Command("farrank_bench.neighbours", __doc__)
-    command.options.add_argument("--rounds", type=int, default=5, help="measurements of each (%(default)s)")
+    command.options.add_argument(
+        "--rounds", type=int, default=5, help="measurements of each way (%(default)s)"
+    )
     given = command.parse(None)
     notes = "all-MiniLM-L6-v2 in fp32; medians of rounds (smallest to largest)"
-    heading = Heading("Torch on a CPU beside busy neighbours", notes)
+    heading = Heading("Torch on a CPU with busy neighbours", notes)
     return command.report(heading, beside(given.rounds), given.out)
 
 

@@ -1,4 +1,4 @@
-"""A runtime without a server: the same inputs encoded again and again, and whole requests scored."""
+"""A runtime without a server: it encodes the same inputs repeatedly, and scores whole requests."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,12 +13,12 @@ from farrank_runtimes.runtime import Encoding, OutOfMemory, Runtime
 
 
 def longest_first(inputs: Sequence[EncoderInput]) -> list[EncoderInput]:
-    """Sort inputs: padded batches of like lengths hold the least padding."""
+    """Sort inputs by length, longest first: batches of similar lengths have the least padding."""
     return sorted(inputs, key=lambda each: -each.tokens)
 
 
 def encode_in_turn(runtime: Runtime, batches: Sequence[Sequence[EncoderInput]]) -> list[Features]:
-    """Encode batches, each begun before the one ahead is waited for; give all features in their order."""
+    """Encode batches; each one starts before the previous one is awaited. Returns all features in order."""
     rows: list[Features] = []
     ahead: Encoding | None = None
     for batch in batches:
@@ -30,10 +30,10 @@ def encode_in_turn(runtime: Runtime, batches: Sequence[Sequence[EncoderInput]]) 
 
 
 class Alone:
-    """A contender: a runtime that encodes inputs in their order, `passes` times in a row.
+    """A contender: a runtime that encodes inputs in their order, `passes` times in a row, without scoring.
 
-    As a server does, it halves batches that do not fit; `max_tokens` says where that ended. Scores are not
-    asked for. `check_time` is called before each pass; a TimeoutError from there ends all rounds.
+    Like a server, it halves batches that do not fit into memory; `max_tokens` is the size that fits.
+    `check_time` is called before each pass. If it raises TimeoutError, all rounds end.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Alone:
 
 
 class Request:
-    """A query and its documents, read and split. `query` is None where chunks hold it."""
+    """A query and its documents, read and split. `query` is None if each chunk's input contains it."""
 
     def __init__(self, reader: Reader, query: str, texts: Sequence[str]) -> None:
         read = reader.read_query(query)
@@ -89,12 +89,12 @@ class Request:
 
     @property
     def inputs(self) -> list[EncoderInput]:
-        """All documents' inputs in a row."""
+        """Return all documents' inputs in one list."""
         return [item for document in self.documents for item in document]
 
 
 def score(runtime: Runtime, request: Request) -> list[float]:
-    """Encode and aggregate a request; one score a document."""
+    """Encode and aggregate a request. Returns one score per document."""
     capabilities = runtime.capabilities()
     batches = list(
         batches_in_order(request.inputs, capabilities.max_batch_tokens, padded=not capabilities.packed)

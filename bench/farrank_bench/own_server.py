@@ -1,4 +1,4 @@
-"""The sections about Farrank's own server: each measures one claim and returns its rows."""
+"""The sections about Farrank's own server. Each measures one claim and returns its rows."""
 
 import statistics
 import time
@@ -21,15 +21,15 @@ WITHIN_S = 10.0
 OVER_ALONE = 0.95
 TOKENS = ("farrank_encoded_tokens_total", "farrank_padded_tokens_total")
 FAILURES = "farrank_batch_failures_total"
-# What a server that is offered too much may answer.
+# The statuses that an overloaded server may answer with.
 EXPECTED = ("OK", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")
 
 
 @dataclass(slots=True)
 class OwnServer:
-    """What all sections share: the server under test, and the same ranker without it.
+    """The state of all sections: the server under test, and the runtime of the same ranker.
 
-    `capacity_per_s`, in calls, is known once `throughput` is measured.
+    `throughput` sets `capacity_per_s`, in calls.
     """
 
     server: SpawnedServer
@@ -41,7 +41,7 @@ class OwnServer:
     capacity_per_s: float | None = None
 
     def throughput(self) -> list[Row]:
-        """Let the server and the bare runtime take turns on the same pairs."""
+        """Let the server and the runtime alone take turns on the same pairs."""
         inputs = encoder_inputs(self.reader, self.calls)
         alone, served = "runtime alone", "server"
 
@@ -72,10 +72,10 @@ class OwnServer:
         ]
 
     def idle_latency(self, call: Call, repeats: int) -> list[Row]:
-        """Send one small call at a time; what it takes beyond the time that the model takes for it.
+        """Send one small call at a time. Report its latency, and the part of it outside the model.
 
-        In turns by the project's own client, which waits in a thread, and by the load generator, whose event
-        loop takes time of its own; and the encoder alone, so that a noisy minute falls on all.
+        Three senders take turns, so that noise of the machine affects all: Farrank's client, which waits in a
+        thread; the load generator, whose event loop takes time of its own; and the encoder alone.
         """
         inputs = encoder_inputs(self.reader, [call])
         alone = Alone(self.runtime, inputs)
@@ -97,14 +97,14 @@ class OwnServer:
             Row(f"one small call ({tokens} tokens) through an idle server, ms", f"{latency_ms:.2f}"),
             Row("the model's time in these calls (encoder and aggregator), ms", f"{model_ms:.2f}"),
             Row(beyond, f"{beyond_ms:.2f}", "at most 2.5", beyond_ms <= 2.5),
-            Row("the same for the load generator's calls, its own time included, ms", f"{generated_ms:.2f}"),
-            Row("the encoder alone, again and again in a process without a server, ms", f"{alone_ms:.2f}"),
+            Row("the same for the load generator's calls, with its own time, ms", f"{generated_ms:.2f}"),
+            Row("the encoder alone, repeatedly in a process without a server, ms", f"{alone_ms:.2f}"),
         ]
 
     def overload(self, duration_s: float) -> list[Row]:
-        """Offer three times the capacity on a schedule that waits for nobody."""
+        """Offer three times the capacity on a schedule that does not wait for answers."""
         if self.capacity_per_s is None:
-            raise ContenderFailed("the throughput, whose capacity this is three times of, was not measured")
+            raise ContenderFailed("the throughput was not measured, which gives the capacity")
         url, capacity_per_s = self.server.metrics_url, self.capacity_per_s
         (failed_before,) = load.read_metrics(url, FAILURES)
         with load.watched_memory(self.server.process.pid) as memory_mib:
@@ -131,7 +131,7 @@ class OwnServer:
 
 
 def _asked(client: Client, call: Call) -> tuple[float, float, float]:
-    """Ask once; give the seconds that it took, those of them that the model took, and the difference."""
+    """Send a call. Returns its seconds in total, in the model, and outside the model."""
     started_s = time.perf_counter()
     timings = client.rerank(call.query, call.texts).timings
     latency_s = time.perf_counter() - started_s
@@ -140,9 +140,9 @@ def _asked(client: Client, call: Call) -> tuple[float, float, float]:
 
 
 def start_to_healthy(artifact: Path, threads: int, starts: int) -> list[Row]:
-    """Start a server again and again until its health service says SERVING.
+    """Start a server repeatedly, each time until its health service answers SERVING.
 
-    One has served the artifact before: its files are in the system's memory.
+    Another server has served the artifact before, so its files are in the page cache.
     """
     took_s = []
     for _ in range(starts):
@@ -150,7 +150,7 @@ def start_to_healthy(artifact: Path, threads: int, starts: int) -> list[Row]:
         device = ("--device", "cpu", "--threads", str(threads))
         with load.serving(artifact, *device) as server, Client(server.address) as client:
             if not client.is_healthy():
-                raise AssertionError("the server called itself healthy, and its health service did not")
+                raise AssertionError("the server reported to be healthy, but its health service did not")
             took_s.append(time.perf_counter() - started_s)
         print(f"  healthy after {took_s[-1]:.1f} s", flush=True)
     return [below("start to healthy with a cached artifact, s", took_s, WITHIN_S, ".1f")]

@@ -1,4 +1,4 @@
-"""The peers: sentence-transformers in a process of its own, Infinity in an environment of its own, too."""
+"""The peers: sentence-transformers in its own process, and Infinity in its own process and environment."""
 
 import os
 import socket
@@ -24,12 +24,12 @@ INSTALL_TIMEOUT_S = 1200.0
 START_TIMEOUT_S = 180.0
 END_TIMEOUT_S = 30.0
 
-# What its speed depends on.
+# The packages that Infinity's speed depends on.
 _PACKAGES = ("infinity_emb", "torch", "transformers", "sentence-transformers", "tokenizers")
 
 
 def infinity_command(cache: Path) -> Path:
-    """Give the program: the one that FARRANK_INFINITY names, or that of an environment below `cache`.
+    """Return Infinity's program: the one that FARRANK_INFINITY names, or that of an environment in `cache`.
 
     Raises: ContenderFailed if there is none and it cannot be installed.
     """
@@ -40,7 +40,7 @@ def infinity_command(cache: Path) -> Path:
     ready, command = folder / ".ready", folder / "bin" / "infinity_emb"
     if not ready.exists():
         print(f"  installing Infinity {VERSION} into {folder}", flush=True)
-        # This environment's pip installs into that one: making another pip takes longer than all else.
+        # This environment's pip installs into the new one: installing another pip takes longer than the rest.
         _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)])
         pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
         pip += ["--disable-pip-version-check", "--constraint", str(CONSTRAINTS)]
@@ -50,7 +50,7 @@ def infinity_command(cache: Path) -> Path:
 
 
 def infinity_versions(command: Path) -> str:
-    """List the versions that its speed depends on.
+    """List the versions of the packages that Infinity's speed depends on.
 
     Raises: ContenderFailed if its environment does not run.
     """
@@ -71,17 +71,17 @@ def _run(command: list[str], name: str = "python") -> str:
 
 @contextmanager
 def infinity_server(command: Path, model: Path, name: str, threads: int, folder: Path) -> Iterator[str]:
-    """Start it, healthy when entered, ended when left; gives its /rerank as a load test names targets.
+    """Run Infinity, healthy, until the block is left. Yields its /rerank as a load test names targets.
 
-    `folder` takes its log and what it writes into its working directory.
-    Raises: ContenderFailed if it does not get healthy.
+    `folder` is its working directory and takes its log.
+    Raises: ContenderFailed if it does not become healthy.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     arguments = [str(command), "v2", "--model-id", str(model), "--served-model-name", name]
     arguments += ["--engine", "torch", "--device", "cpu", "--host", "127.0.0.1", "--port", str(port)]
-    # Its warm-up times batches for the log. The disk cache would answer the second run of the same calls.
+    # The warm-up only times batches for the log. The disk cache would answer the second run of the calls.
     arguments += ["--no-model-warmup", "--no-vector-disk-cache"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
     environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
@@ -109,12 +109,12 @@ def infinity_server(command: Path, model: Path, name: str, threads: int, folder:
 def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     ends_s = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < ends_s:
-        # URLError is one, too.
+        # URLError is an OSError.
         with suppress(OSError), urllib.request.urlopen(url, timeout=2):
             return
         time.sleep(0.2)
     how = "took too long to start" if process.returncode is None else "ended while it started"
-    raise ContenderFailed(f"Infinity {how}: {_last_line(log.read_text(errors='replace'), 'it said nothing')}")
+    raise ContenderFailed(f"Infinity {how}: {_last_line(log.read_text(errors='replace'), 'no output')}")
 
 
 def _last_line(text: str, otherwise: str) -> str:
@@ -125,9 +125,9 @@ def _last_line(text: str, otherwise: str) -> str:
 def predicting(
     model: Path, calls: Sequence[Call], threads: int, precision: Literal["fp32", "bf16"] = "fp32"
 ) -> Iterator[Contender]:
-    """Start the process, which is ended when the block is left; a pass is one `predict` with all pairs.
+    """Run the process until the block is left. A pass is one `predict` with all pairs.
 
-    The process times itself, without the way of the texts to it.
+    The process times itself, so that sending it the texts does not count.
     """
     environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
     with child(
@@ -145,9 +145,9 @@ def predicting(
 def answer_pairs(asked: Connection, folder: str, threads: int, precision: str) -> None:
     """Load the model on the CPU; answer each list of pairs with seconds and scores."""
     if not Path(folder).is_dir():
-        # Said before packages are imported for seconds; a name would be looked up on the hub.
+        # Checked before the imports, which take seconds. CrossEncoder would look for the name on the hub.
         sys.exit(f"{folder}: no such folder")
-    # Imported here: the benchmark itself needs none of them.
+    # Imported here, because the benchmark itself does not need them.
     import torch
     from sentence_transformers import CrossEncoder
 

@@ -1,4 +1,4 @@
-"""Sections measured one after the other, and the report: all that is needed to judge and to repeat them."""
+"""Sections that are measured one after the other, and their report, with all facts needed to repeat them."""
 
 import argparse
 import shlex
@@ -16,7 +16,7 @@ from farrank_loadtest.machine import describe_machine, installed_versions
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured, what came out, what is aimed at; `reached` is None where nothing can be said."""
+    """A quantity, its measured value, its aim, and whether the aim was reached (None without an aim)."""
 
     what: str
     measured: str
@@ -25,7 +25,7 @@ class Row:
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """Write the median of the runs, the smallest and the largest in brackets.
+    """Write the median of the runs, with the smallest and the largest in brackets.
 
     Raises: ValueError if there is no run.
     """
@@ -37,7 +37,7 @@ def spread(values: Sequence[float], form: str) -> str:
 def at_least(
     what: str, values: Sequence[float], limit: float | None, form: str = ".3f", *, missing: str = ""
 ) -> Row:
-    """Hold the median of the runs to a lower limit, if there is one; `missing` says why there are no runs."""
+    """Compare the median of the runs with a lower limit, if any. `missing` says why there are no runs."""
     aim = "" if limit is None else f"at least {limit:g}"
     if missing:
         return not_measured(what, missing, aim)
@@ -45,12 +45,12 @@ def at_least(
 
 
 def below(what: str, values: Sequence[float], limit: float, form: str = ".3f") -> Row:
-    """Hold the median of the runs to a limit that it must stay under."""
+    """Compare the median of the runs with an upper limit."""
     return Row(what, spread(values, form), f"below {limit:g}", statistics.median(values) < limit)
 
 
 def not_measured(what: str, why: str, aim: str = "") -> Row:
-    """Say that a figure is missing, and why; an aim that nobody measured is not reached."""
+    """Report that a figure is missing, and why. An aim without a measurement counts as not reached."""
     return Row(what, f"not measured: {' '.join(why.split())}", aim, False if aim else None)
 
 
@@ -60,7 +60,7 @@ Sections = dict[str, list[Row]]
 
 
 class PartlyFailed(RuntimeError):
-    """Some of a section could not be measured; `rows` hold what was, and say what was not."""
+    """A part of a section could not be measured. `rows` has the measured rows, and names the missing ones."""
 
     def __init__(self, message: str, rows: Sequence[Row]) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ class PartlyFailed(RuntimeError):
 
 
 def measure_sections(parts: Iterable[tuple[str, Measure]], found: Sections) -> list[str]:
-    """Measure section after section into `found`, each printed at once; give the titles that failed."""
+    """Measure section after section into `found`, and print each at once. Returns the titles that failed."""
     failed: list[str] = []
     for title, measure in parts:
         print(title, flush=True)
@@ -100,9 +100,9 @@ _REACHED = {True: "yes", False: "no", None: ""}
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What was measured and how; `warnings` say why no figure may be taken for one, and remove the aims.
+    """The head of a report. `warnings` say why the figures count for nothing, and remove the aims.
 
-    `one_table` is the title of a single table, where each section is one row.
+    `one_table` is the title of a single table in which each section is one row.
     """
 
     title: str
@@ -113,7 +113,7 @@ class Heading:
     one_table: str = ""
 
     def page(self, command: str, sections: Mapping[str, Sequence[Row]]) -> str:
-        """Write where, with what and how it was measured, and each section's rows under its title."""
+        """Write the machine, versions and command, and each section's rows under its title."""
         versions = installed_versions(self.packages).items()
         facts = {
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -128,8 +128,7 @@ class Heading:
         lines += [f"- {name}: {fact}" for name, fact in facts.items() if fact]
         lines.append(f"- {self.notes}")
         if self.one_table:
-            told = [replace(rows[0], what=title) for title, rows in sections.items()]
-            sections = {self.one_table: told}
+            sections = {self.one_table: [replace(rows[0], what=title) for title, rows in sections.items()]}
         for title, rows in sections.items():
             shown = [replace(row, aim="", reached=None) if self.warnings else row for row in rows]
             cells = [(row.what, row.measured, row.aim, _REACHED[row.reached]) for row in shown]
@@ -152,23 +151,23 @@ class Command:
             choices=list(names),
             default=list(default),
             metavar="NAME",
-            help=f"of {', '.join(names)}; default {' '.join(default)}",
+            help=f"any of {', '.join(names)}; default {' '.join(default)}",
         )
 
     def parse(self, arguments: Sequence[str] | None) -> argparse.Namespace:
-        """Read the arguments, by default the process's."""
+        """Parse the arguments, by default the process's."""
         self._given = list(sys.argv[1:] if arguments is None else arguments)
         given = self.options.parse_args(self._given)
         names = getattr(given, "sections", [])
         if len(set(names)) < len(names):
-            self.options.error("argument --sections: names one twice")
+            self.options.error("argument --sections: names a section twice")
         return given
 
     def report(self, heading: Heading, parts: Iterable[tuple[str, Measure]], out: Path | None) -> int:
         """Measure, print the report and write it.
 
-        Returns 0; 1 if a section failed, whose error its table holds; 130 if Ctrl-C came, with those sections
-        that were done. An aim that was not reached is a result like any other.
+        Returns 0; 1 if a section failed, with its error in its table; 130 after Ctrl-C, with the finished
+        sections. A missed aim is a result like any other.
         """
         sections: Sections = {}
         failed: list[str] | None = None

@@ -1,4 +1,4 @@
-"""What is asked of a contender, rounds in which all of them take turns, and contenders in fresh processes."""
+"""Contenders, rounds in which all of them take turns, and contenders in fresh processes."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -10,21 +10,21 @@ from typing import Any
 
 from farrank_bench.report import PartlyFailed, Row, at_least
 
-# Scores of each call's documents, in the calls' order.
+# The scores of each call's documents, in the order of the calls.
 Scores = tuple[tuple[float, ...], ...]
 
 PASS_TIMEOUT_S = 900.0
 
 
 class ContenderFailed(RuntimeError):
-    """A contender could not be started, or stopped answering; the message says why."""
+    """A contender could not be started or did not answer; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What one pass over the work took and gave; no scores where only the speed counts.
+    """The time and result of one pass over the work. `scores` is empty if only the speed counts.
 
-    `count` is of documents or pairs.
+    `count` is the number of documents or pairs.
     """
 
     seconds: float
@@ -37,13 +37,13 @@ class Scored:
         return self.count / self.seconds
 
 
-# A loaded model: does all work once, as fast as it can, and may raise ContenderFailed.
+# A loaded model: a call does all work once, as fast as it can. It may raise ContenderFailed.
 Contender = Callable[[], Scored]
 
 
 @dataclass(slots=True)
 class Rounds:
-    """By contender: its speed in each round, the scores, or why it is missing."""
+    """Each contender's speed in each round and its scores, or the reason why it failed."""
 
     speeds: dict[str, list[float]] = field(default_factory=dict)
     scores: dict[str, Scores] = field(default_factory=dict)
@@ -57,19 +57,19 @@ class Rounds:
         return [mine / theirs for mine, theirs in zip(self.speeds[name], self.speeds[other], strict=True)]
 
     def speed_row(self, name: str, what: str) -> Row:
-        """Write down a contender's speed, or why there is none."""
+        """Report a contender's speed, or why there is none."""
         return at_least(what, self.speeds.get(name, ()), None, ".1f", missing=self.failed.get(name, ""))
 
     def ratio_row(
         self, name: str, other: str, what: str, limit: float | None = None, form: str = ".3f"
     ) -> Row:
-        """Hold one contender's speed over another's to a limit, if there is one."""
+        """Report the ratio of two contenders' speeds, and compare it with a limit, if any."""
         missing = self.failed.get(name) or self.failed.get(other) or ""
         return at_least(what, [] if missing else self.ratios(name, other), limit, form, missing=missing)
 
 
 def whole(rows: list[Row], *found: Rounds) -> list[Row]:
-    """Give a section's rows if no contender of any rounds failed.
+    """Return a section's rows if no contender of any rounds failed.
 
     Raises: PartlyFailed.
     """
@@ -80,9 +80,9 @@ def whole(rows: list[Row], *found: Rounds) -> list[Row]:
 
 
 def measure_rounds(contenders: Mapping[str, Contender], rounds: int) -> Rounds:
-    """Let everybody score once unmeasured, then once in each round.
+    """Let all contenders score once unmeasured, then once in each round.
 
-    Who fails is left out from there on, with all that was measured of it.
+    A contender that fails is left out of the remaining rounds, and its speeds so far are dropped.
     """
     found = Rounds()
     for number in range(rounds + 1):
@@ -107,7 +107,7 @@ def measure_rounds(contenders: Mapping[str, Contender], rounds: int) -> Rounds:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process that answers each question it is sent."""
+    """A process that answers each question that it receives."""
 
     name: str
     connection: Connection
@@ -120,22 +120,22 @@ class Child:
         try:
             self.connection.send(question)
         except OSError as error:
-            raise ContenderFailed(f"{self.name}'s process ended; its words are above") from error
+            raise ContenderFailed(f"{self.name}'s process ended; its output is above") from error
         return self.hear()
 
     def hear(self) -> Any:
-        """Wait for what it says. Raises: as `ask`."""
+        """Wait for the next answer. Raises: as `ask`."""
         try:
             if not self.connection.poll(PASS_TIMEOUT_S):
                 raise ContenderFailed(f"{self.name} gave no answer in {PASS_TIMEOUT_S:.0f} s")
             return self.connection.recv()
         except (EOFError, OSError) as error:
-            raise ContenderFailed(f"{self.name}'s process ended; its words are above") from error
+            raise ContenderFailed(f"{self.name}'s process ended; its output is above") from error
 
 
 @contextmanager
 def child(name: str, answer: Callable[..., None], *arguments: object, **environment: str) -> Iterator[Child]:
-    """Run a function in a fresh process until the block is left; it gets a connection and the arguments."""
+    """Run a function in a fresh process until the block is left. It gets a connection and the arguments."""
     ours, theirs = Pipe()
     process = get_context("spawn").Process(target=answer, args=(theirs, *arguments), daemon=True)
     kept = dict(os.environ)

@@ -1,4 +1,4 @@
-"""Servers under load: every call goes through farrank_loadtest, which times it from when it was due."""
+"""Servers under load. farrank_loadtest sends every call and times it from the moment when it was due."""
 
 import asyncio
 import itertools
@@ -28,17 +28,17 @@ T = TypeVar("T")
 
 
 def model_s(sample: Sample) -> float:
-    """Seconds that encoder and aggregator took of a call: the ranker's head is part of the model."""
+    """Return the seconds of a call in encoder and aggregator: the ranker's head is part of the model."""
     return sample.stages_s["inference"] + sample.stages_s["aggregation"]
 
 
 def answer_all(
     address: str, calls: Sequence[Call], callers: int, *, ranker: str = ""
 ) -> tuple[float, Sequence[Sample], Scores]:
-    """Let callers work through the calls, each sending its next one when it has its answer.
+    """Let callers work through the calls. Each caller sends its next call when it has its answer.
 
-    Gives the seconds of all, the calls' samples, and the scores in the order of the calls. `address` is as
-    `farrank loadtest` names targets. Raises: ContenderFailed if a call is not answered.
+    Returns the seconds for all calls, the calls' samples, and the scores in the order of the calls. `address`
+    is a target as `farrank loadtest` names it. Raises: ContenderFailed if a call is not answered.
     """
 
     async def ask_all() -> tuple[float, Sequence[Sample], Scores]:
@@ -57,7 +57,10 @@ def answer_all(
 def watch_loaded(
     address: str, calls: Sequence[Call], callers: int, watch: Callable[[], Awaitable[T]]
 ) -> tuple[T, list[Sample]]:
-    """Let callers send the calls in turn, give what `watch` saw meanwhile; then all hang up at once."""
+    """Let callers send the calls in turn while `watch` runs, then cancel all calls at once.
+
+    Returns the result of `watch`, and the samples.
+    """
 
     async def load() -> tuple[T, list[Sample]]:
         samples: list[Sample] = []
@@ -71,7 +74,7 @@ def watch_loaded(
             finally:
                 loading.cancel()
                 await asyncio.wait((loading,))
-                # gRPC's events of cancelled calls are still on their way to this loop.
+                # This loop still receives gRPC's events of the cancelled calls.
                 await asyncio.sleep(HANG_UP_S)
 
     return asyncio.run(load())
@@ -82,10 +85,10 @@ def offer(
 ) -> "Sequence[StepResult]":
     """Send calls at Poisson times, whether or not earlier ones are answered, at one rate after the other.
 
-    Each call has `OFFERED_TIMEOUT_S` to be answered.
-    Raises: ContenderFailed if not all was offered, such as to a server that left; KeyboardInterrupt.
+    Each call has a timeout of `OFFERED_TIMEOUT_S`.
+    Raises: ContenderFailed if not all calls were sent, e.g. because the server ended; KeyboardInterrupt.
     """
-    # Imported here: it needs packages that a machine with a GPU may lack.
+    # Imported here, because it needs packages that a machine with a GPU may lack.
     from farrank_loadtest.latency.plan import Caps, Plan
     from farrank_loadtest.latency.steps import upwards
     from farrank_loadtest.latency.sweep import Silent, sweep
@@ -102,7 +105,7 @@ def offer(
             await target.close()
 
     found = asyncio.run(send())
-    # A sweep keeps what was measured until then; half of it decides nothing here.
+    # An interrupted sweep returns the steps so far, but a part of them decides nothing here.
     if found.interrupted:
         raise KeyboardInterrupt
     if found.note:
@@ -112,7 +115,7 @@ def offer(
 
 @asynccontextmanager
 async def _asking(address: str, ranker: str, scores: dict[Call, tuple[float, ...]]) -> AsyncIterator[Ask]:
-    """Open the target; its answers' scores are put into `scores`."""
+    """Open the target. Each answer's scores are stored in `scores`."""
     target = open_target(address)
 
     async def ask(call: Call) -> Answer:
@@ -134,9 +137,9 @@ def check(samples: Sequence[Sample]) -> None:
 
 
 def score_served(address: str, model: str, callers: int, calls: Sequence[Call]) -> Scored:
-    """Let callers work through the calls; a server that tells no pairs has one for each document.
+    """Let callers work through the calls. A server that reports no pairs counts one for each document.
 
-    Raises: ContenderFailed if the server refuses one.
+    Raises: ContenderFailed if the server does not answer a call.
     """
     seconds, samples, scores = answer_all(address, calls, callers, ranker=model)
     pairs = sum(sample.counts.get("pairs", 0) for sample in samples)
@@ -144,7 +147,7 @@ def score_served(address: str, model: str, callers: int, calls: Sequence[Call]) 
 
 
 def read_metrics(url: str, *names: str) -> list[float]:
-    """Sum each metric's samples over all labels, from one reading of the page; 0 for one without samples."""
+    """Read the page once, and sum each metric's samples over all labels. A metric without samples is 0."""
     from prometheus_client.parser import text_string_to_metric_families
 
     with urllib.request.urlopen(url) as page:
@@ -154,7 +157,7 @@ def read_metrics(url: str, *names: str) -> list[float]:
 
 
 def resident_mib(pid: int) -> float:
-    """Memory of a process and its children, in MiB."""
+    """Return the memory of a process and its children, in MiB."""
     import psutil
 
     process = psutil.Process(pid)
@@ -164,9 +167,9 @@ def resident_mib(pid: int) -> float:
 @contextmanager
 def serving(artifact: Path, *arguments: str, **settings: object) -> Iterator[SpawnedServer]:
     """Run `farrank serve` of a ranker named `RANKER`, `--set` for each setting, until the block is left."""
-    told = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    given = ["--ranker", f"{RANKER}={artifact}", "--log-level", "warning", *arguments, *told]
-    with spawned_server(given) as server:
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    flags = ["--ranker", f"{RANKER}={artifact}", "--log-level", "warning", *arguments, *sets]
+    with spawned_server(flags) as server:
         yield server
 
 

@@ -1,8 +1,8 @@
-"""What encoding a prompt's prefix once for a call gains: `python -m farrank_bench.shared_prefixes`.
+"""The speedup from encoding a prompt's prefix once per call: `python -m farrank_bench.shared_prefixes`.
 
-Template and query stand before the document in the prompts of language models that answer. Their keys and
-values are the same for all chunks of a call: computed once, they are read by every chunk. Weights are random:
-time does not depend on them.
+In the prompts of generative language models, template and query precede the document. Their keys and values
+are the same for all chunks of a call, so they can be computed once and read by every chunk. Weights are
+random: time does not depend on them.
 """
 
 import copy
@@ -21,13 +21,13 @@ from farrank_bench.report import Command, Heading, Measure, Row
 from farrank_rankers.lean_transformers import transformers
 
 NOTES = (
-    "Qwen3 as transformers has it, random weights, {precision}, {threads} threads, {chunks} chunks of a call "
-    "in one batch; the prefix is template, instruction and query (Qwen3-Reranker's has some 80 tokens beside "
-    "the query), the rest a chunk and the template's end; ms a chunk with the prefix in every chunk, with its"
-    " keys and values computed once for the call, and how many times as fast; medians of {repeats}"
+    "transformers' Qwen3, random weights, {precision}, {threads} threads, {chunks} chunks of a call in one "
+    "batch; the prefix is template, instruction and query (Qwen3-Reranker's has some 80 tokens without the "
+    "query), the rest is a chunk and the template's end; ms per chunk with the prefix in every chunk, with "
+    "the prefix's keys and values computed once per call, and the speedup; medians of {repeats}"
 )
 VOCABULARY = 32_000
-# The template's end stands behind the chunk, in every input.
+# The template's end follows the chunk in every input.
 SUFFIX_TOKENS = 12
 
 
@@ -45,7 +45,7 @@ class Size:
 
 SIZES = {
     "small": Size(256, 8, 8, 4, 64, 768),
-    # Qwen/Qwen3-Reranker-0.6B, all but its vocabulary.
+    # Qwen/Qwen3-Reranker-0.6B except for its vocabulary.
     "0.6B": Size(1024, 28, 16, 8, 128, 3072),
 }
 
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def parts(given: Any) -> Iterator[tuple[str, Measure]]:
-    """Give one measurement a size, prefix and window."""
+    """Yield a measurement for each size, prefix and window."""
     for name in given.sizes:
         model = build(SIZES[name], torch.bfloat16 if given.precision == "bf16" else torch.float32)
         for prefix in given.prefixes:
@@ -100,7 +100,7 @@ def build(size: Size, dtype: torch.dtype) -> Any:
 
 
 def measure(model: Any, prefix: int, rest: int, chunks: int, repeats: int) -> tuple[float, float]:
-    """Time both ways in turns, in ms a chunk; both must give the same last vectors."""
+    """Time both ways in turns, in ms per chunk, after a check that both give the same last vectors."""
     generator = torch.Generator().manual_seed(2)
     before = torch.randint(VOCABULARY, (1, prefix), generator=generator)  # (1, S)
     behind = torch.randint(VOCABULARY, (chunks, rest), generator=generator)  # (P, L)
@@ -127,7 +127,7 @@ def encode_whole(model: Any, before: Tensor, behind: Tensor) -> Tensor:
 
 
 def encode_shared(model: Any, before: Tensor, behind: Tensor) -> Tensor:
-    """Encode the prefix once, and let every chunk read its keys and values. Shapes: as `encode_whole`."""
+    """Encode the prefix once; every chunk reads its keys and values. Shapes: as `encode_whole`."""
     kept = model(input_ids=before, use_cache=True).past_key_values
     kept = copy.copy(kept)
     kept.batch_repeat_interleave(len(behind))

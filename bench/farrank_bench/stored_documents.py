@@ -1,10 +1,11 @@
-"""What is computed once, and what that saves: documents read from beside an index instead of their texts.
+"""The time saved by tokens and encodings that are stored with an index.
 
 python -m farrank_bench.stored_documents --index .cache/pydoc-index
 
-`read`: from the first stage to the batcher, for a cross-encoder. A server's tokenizer threads read, split and
-frame 100 documents of 1,431 tokens, from texts and from stored tokens in turns. `search`: a server over the
-embedded corpus, whose index keeps tokens and encodings, answers the demo's judged questions.
+`read` measures a cross-encoder's documents from the first stage to the batcher. A server's tokenizer threads
+read, split and frame 100 documents of 1,431 tokens, from texts and from stored tokens in turns. `search` lets
+a server answer the demo's judged questions, from an index of the embedded corpus that stores tokens and
+encodings.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ TITLES = {"read": "From the first stage to the batcher", "search": "A search, re
 
 
 def texts_of(reader: Reader, count: int, tokens: int) -> list[str]:
-    """Cut documentation into texts of just so many tokens."""
+    """Cut the documentation into `count` texts of exactly `tokens` tokens."""
     made: list[str] = []
     for document in read_pydoc():
         read = reader.tokenizer.read(document.text, tokens * count)
@@ -58,11 +59,11 @@ def texts_of(reader: Reader, count: int, tokens: int) -> list[str]:
                 made.append(text)
             if len(made) == count:
                 return made
-    raise ValueError(f"the documentation has but {len(made)} texts of {tokens} tokens")
+    raise ValueError(f"the documentation has only {len(made)} texts of {tokens} tokens")
 
 
 def stored(folder: Path, ranker: LoadedRanker, texts: Sequence[str]) -> tuple[Document, ...]:
-    """Keep the texts' tokens, and give the documents as the first stage would, without their texts."""
+    """Store the texts' tokens. Returns the documents without their texts, as the first stage does."""
     store = TokensOf(ranker.reader.tokenizer)
     writer = store.open(folder, 0, None)
     writer.add(texts)
@@ -92,12 +93,12 @@ def reading(rounds: int, threads: int) -> list[Row]:
         Row(f"{what}, from texts", spread(took["texts"], ".1f")),
         below(f"{what}, from stored tokens", took["stored tokens"], READ_WITHIN_MS, ".1f"),
         at_least("texts over stored tokens", found.ratios("stored tokens", "texts"), TIMES_FASTER, ".1f"),
-        Row("memory that 50 more calls from stored tokens took (mapped files aside), MiB", f"{grown:.1f}"),
+        Row("memory of 50 more calls from stored tokens (without mapped files), MiB", f"{grown:.1f}"),
     ]
 
 
 def prepared(ranker: LoadedRanker, documents: tuple[Document, ...], threads: int) -> Scored:
-    """Read, split and frame a call's documents, as a server does before the device sees them."""
+    """Read, split and frame a call's documents, as a server does before they reach the device."""
 
     async def prepare() -> Scored:
         inputs = 0
@@ -126,13 +127,13 @@ def prepared(ranker: LoadedRanker, documents: tuple[Document, ...], threads: int
 
 
 def anonymous_mib() -> float:
-    """Memory of this process that no file backs, in MiB."""
+    """Return the memory of this process that no file backs, in MiB."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["RssAnon"].split()[0]) / 1024
 
 
 def searching(index: Path | None, rounds: int) -> list[Row]:
-    """Ask the judged questions, one after the other."""
+    """Search for the judged questions, one after the other."""
     if index is None or not index.exists():
         return [not_measured("search", f"--index is {index}; make demo builds .cache/pydoc-index")]
     flags = ["--index", f"pydoc={index}", "--log-level", "warning"]
@@ -141,7 +142,7 @@ def searching(index: Path | None, rounds: int) -> list[Row]:
         questions = [each.text for each in load_questions()]
         found = ask(questions[0])
         if found.usage.stored_documents != len(found.results):
-            raise PartlyFailed(f"{index} keeps no encodings of the embedded ranker", [])
+            raise PartlyFailed(f"{index} has no stored encodings of the embedded ranker", [])
         taken = []
         for _ in range(rounds):
             ms = []
@@ -170,7 +171,7 @@ def searching(index: Path | None, rounds: int) -> list[Row]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the report."""
     command = Command("farrank_bench.stored_documents", __doc__)
-    command.options.add_argument("--index", type=Path, help="the embedded corpus's, with its encodings")
+    command.options.add_argument("--index", type=Path, help="index of the embedded corpus, with encodings")
     command.options.add_argument("--rounds", type=int, default=7)
     command.options.add_argument("--threads", type=int, default=2, help="tokenizer threads")
     command.sections(TITLES, default=[*TITLES])
@@ -180,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "search": lambda: searching(given.index, given.rounds),
     }
     notes = f"read: {RANKER}, {given.threads} tokenizer threads; search: the embedded bi-encoder"
-    heading = Heading("Documents read from beside an index", notes)
+    heading = Heading("Documents stored with an index", notes)
     return command.report(heading, [(TITLES[name], measures[name]) for name in given.sections], given.out)
 
 

@@ -1,10 +1,10 @@
-"""What lines and traces of single calls cost a server: `python -m farrank_bench.tracing`.
+"""The cost of a server's log lines and traces of calls: `python -m farrank_bench.tracing`.
 
-Servers of the embedded ranker take turns at the same small calls, one at a time, where a cost beside the
-model's shows most: one that traces nothing, the same once more (which says how far figures of equals differ),
-one that traces a hundredth of its calls, and one that traces all. With `--before` the server of another
-checkout is among them, such as the one before there were traces. What a turn costs is the processor time of
-the server's process, and the time that its caller waits.
+Servers of the embedded ranker take turns at the same small calls, one at a time, because an extra cost shows
+most there. One server traces nothing, a second one is identical (their difference shows the noise), one
+traces a hundredth of its calls, and one traces all. `--before` adds the server of another checkout, such as
+one from before there were traces. The cost of a turn is the processor time of the server's process, and the
+time that its caller waits.
 """
 
 import os
@@ -44,7 +44,7 @@ MOST_AT_1_PERCENT = 0.02
 
 
 def collect(asked: Connection) -> None:
-    """Take traces on a free port and throw them away; answer each question with how many messages came."""
+    """Receive traces on a free port and discard them. Answer each question with the number of messages."""
     taken = [0]
 
     class Take(BaseHTTPRequestHandler):
@@ -56,7 +56,7 @@ def collect(asked: Connection) -> None:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Take) as server:
         asked.send(server.server_address[1])
@@ -67,13 +67,13 @@ def collect(asked: Connection) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process, in user and kernel mode. Source: proc_pid_stat(5)."""
+    """Return a process's processor time in user and kernel mode. Source: proc_pid_stat(5)."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def opened(stack: ExitStack, before: Path | None, collector: str) -> Mapping[str, SpawnedServer]:
-    """Start all servers, each on as many threads as this process was given."""
+    """Start all servers, each with as many threads as this process may use."""
     quiet = ["--log-level=error", "--metrics-port=none"]
     traced = [*quiet, f"--set=tracing.endpoint={collector}"]
     ways = {
@@ -96,7 +96,7 @@ def opened(stack: ExitStack, before: Path | None, collector: str) -> Mapping[str
 
 
 def in_turns(before: Path | None, rounds: int, calls: int) -> list[Row]:
-    """Measure all of them in each round, in an order that moves on by one."""
+    """Measure all servers in each round. Each round starts with the next server."""
     with ExitStack() as stack:
         collector = stack.enter_context(child("collector", collect))
         servers = opened(stack, before, f"http://127.0.0.1:{collector.connection.recv()}")
@@ -113,36 +113,36 @@ def in_turns(before: Path | None, rounds: int, calls: int) -> list[Row]:
                     asked_s = time.perf_counter()
                     clients[name].rerank(QUERY, TEXTS)
                     waits.append(1e3 * (time.perf_counter() - asked_s))
-                if number:  # the first one warms up
+                if number:  # the first round warms up
                     cpu_ms[name].append(1e3 * (cpu_s(pid) - used_s) / calls)
                     wall_ms[name].append(statistics.median(waits))
         messages = collector.ask()
     rows = [Row(f"ms of processor a call: {name}", spread(cpu_ms[name], ".3f")) for name in names]
     rows += [Row(f"ms a caller waits: {name}", spread(wall_ms[name], ".3f")) for name in names]
     reference = BEFORE if before is not None else AGAIN
-    rows.append(_cost("processor", f"{BASE} beside {reference}", cpu_ms[BASE], cpu_ms[reference], None))
-    rows.append(_cost("processor", f"{AGAIN} beside {BASE}", cpu_ms[AGAIN], cpu_ms[BASE], None))
+    rows.append(_cost("processor", f"{BASE} over {reference}", cpu_ms[BASE], cpu_ms[reference], None))
+    rows.append(_cost("processor", f"{AGAIN} over {BASE}", cpu_ms[AGAIN], cpu_ms[BASE], None))
     rows.append(
-        _cost("processor", f"{SAMPLED} beside {BASE}", cpu_ms[SAMPLED], cpu_ms[BASE], MOST_AT_1_PERCENT)
+        _cost("processor", f"{SAMPLED} over {BASE}", cpu_ms[SAMPLED], cpu_ms[BASE], MOST_AT_1_PERCENT)
     )
-    rows.append(_cost("processor", f"{ALL} beside {BASE}", cpu_ms[ALL], cpu_ms[BASE], None))
-    rows.append(_cost("wait", f"{BASE} beside {reference}", wall_ms[BASE], wall_ms[reference], None))
-    rows.append(_cost("wait", f"{AGAIN} beside {BASE}", wall_ms[AGAIN], wall_ms[BASE], None))
-    rows.append(_cost("wait", f"{SAMPLED} beside {BASE}", wall_ms[SAMPLED], wall_ms[BASE], MOST_AT_1_PERCENT))
-    rows.append(_cost("wait", f"{ALL} beside {BASE}", wall_ms[ALL], wall_ms[BASE], None))
-    rows.append(Row("messages that the collector was sent", str(messages)))
+    rows.append(_cost("processor", f"{ALL} over {BASE}", cpu_ms[ALL], cpu_ms[BASE], None))
+    rows.append(_cost("wait", f"{BASE} over {reference}", wall_ms[BASE], wall_ms[reference], None))
+    rows.append(_cost("wait", f"{AGAIN} over {BASE}", wall_ms[AGAIN], wall_ms[BASE], None))
+    rows.append(_cost("wait", f"{SAMPLED} over {BASE}", wall_ms[SAMPLED], wall_ms[BASE], MOST_AT_1_PERCENT))
+    rows.append(_cost("wait", f"{ALL} over {BASE}", wall_ms[ALL], wall_ms[BASE], None))
+    rows.append(Row("messages that reached the collector", str(messages)))
     return rows
 
 
 def _cost(of: str, what: str, values: Sequence[float], others: Sequence[float], limit: float | None) -> Row:
-    """Say what one costs more than another, of its cost, by the median of the rounds' ratios."""
+    """Report how much more one costs than another, as the median of the rounds' ratios less 1."""
     shares = [mine / theirs - 1 for mine, theirs in zip(values, others, strict=True)]
     title = f"more {of}: {what}"
     return Row(title, spread(shares, "+.3f")) if limit is None else below(title, shares, limit, "+.3f")
 
 
 def alone(repeats: int = 30, calls: int = 200) -> list[Row]:
-    """Time all that lines and traces add to a call, without the call: a busy machine blurs it less."""
+    """Time the work that lines and traces add to a call, without the call, which would add noise."""
     with ExitStack() as stack:
         collector = stack.enter_context(child("collector", collect))
         url = f"http://127.0.0.1:{collector.connection.recv()}"
@@ -156,7 +156,7 @@ def alone(repeats: int = 30, calls: int = 200) -> list[Row]:
             for name, tracing in ways.items():
                 started_s = time.perf_counter()
                 for _ in range(calls):
-                    copy_context().run(_told, tracing)
+                    copy_context().run(_record_call, tracing)
                 taken[name].append(1e6 * (time.perf_counter() - started_s) / calls)
     us = {name: statistics.median(values) for name, values in taken.items()}
     at_1_percent = 0.99 * us["not sampled"] + 0.01 * us["sampled"]
@@ -164,8 +164,8 @@ def alone(repeats: int = 30, calls: int = 200) -> list[Row]:
     return [*rows, Row("us a call: 1 % sampled, of these", f"{at_1_percent:.1f}")]
 
 
-def _told(tracing: Tracing | None) -> None:
-    """Do what doors and stages do beside a call of one batch that finds its documents in an index."""
+def _record_call(tracing: Tracing | None) -> None:
+    """Record a call as endpoints and stages do: it searches an index, and its chunks fit into one batch."""
     record = begin(None)
     if tracing is not None:
         record.trace = tracing.begin(NO_HEADERS.get)
@@ -181,8 +181,8 @@ def _told(tracing: Tracing | None) -> None:
 
 
 def parts(before: Path | None, rounds: int, calls: int) -> Iterator[tuple[str, Measure]]:
-    """What is added alone, and servers that take turns."""
-    yield "What is added to a call, alone", alone
+    """Yield the added work alone, then the servers in turns."""
+    yield "The added work alone", alone
     yield "Servers in turns", partial(in_turns, before, rounds, calls)
 
 
@@ -190,15 +190,15 @@ def main() -> int:
     """Print both tables."""
     command = Command("farrank_bench.tracing", __doc__)
     add = command.options.add_argument
-    add("--before", type=Path, help="another checkout, whose server is measured among these")
-    add("--rounds", type=int, default=15, help="measurements of each (%(default)s)")
+    add("--before", type=Path, help="another checkout, whose server is measured with the others")
+    add("--rounds", type=int, default=15, help="measurements of each server (%(default)s)")
     add("--calls", type=int, default=100, help="calls of a measurement (%(default)s)")
     given = command.parse(None)
     notes = (
         f"all-MiniLM-L6-v2 in torch, {given.calls} calls a turn, one at a time, of {len(TEXTS)} short texts; "
         "medians of rounds (smallest to largest); shares are medians of the rounds' ratios less 1"
     )
-    heading = Heading("What lines and traces of single calls cost", notes)
+    heading = Heading("The cost of log lines and traces of calls", notes)
     return command.report(heading, parts(given.before, given.rounds, given.calls), given.out)
 
 

@@ -1,7 +1,7 @@
-"""Training beside a bare loop and sentence-transformers: `python -m farrank_bench.training_speed`.
+"""Training speed against a bare loop and sentence-transformers: `python -m farrank_bench.training_speed`.
 
-All three train all-MiniLM-L6-v2 as a cross-encoder on the same groups, a relevant document and another one,
-of one input each, with RankNet's loss in fp32. Each has a process of its own, and they take turns.
+All three train all-MiniLM-L6-v2 as a cross-encoder on the same groups with RankNet's loss in fp32. A group is
+a relevant document and another one, of one input each. Each trainer has its own process, and they take turns.
 """
 
 import sys
@@ -32,7 +32,7 @@ BARE, OURS, PEER = "the bare loop", "farrank", "sentence-transformers"
 OVER_BARE, OVER_PEER = 0.85, 1.0
 PACKAGES = ("farrank", "torch", "transformers", "accelerate", "sentence-transformers", "tokenizers")
 
-# Groups that are encoded at once, and that make a step.
+# The groups of an encoded batch, which are also those of a step.
 BATCH = 8
 RATE = 1e-5
 
@@ -49,16 +49,16 @@ class Groups:
         return len(self._groups)
 
     def group(self, index: int, epoch: int) -> Group:
-        """Give a group; it is the same in every epoch."""
+        """Return a group. It is the same in every epoch."""
         return self._groups[index]
 
     def of_seed(self, seed: int) -> "Groups":
-        """Nothing is drawn."""
+        """Return this set, which draws nothing at random."""
         return self
 
 
 def our_trainer(artifact: str, calls: Sequence[Call], folder: Path) -> RankingTrainer:
-    """Make a trainer of one epoch, which writes no checkpoint but the last."""
+    """Make a trainer of one epoch. It writes only the last checkpoint."""
     config = TrainingConfig(
         loss="ranknet",
         batch_size=BATCH,
@@ -72,7 +72,7 @@ def our_trainer(artifact: str, calls: Sequence[Call], folder: Path) -> RankingTr
 
 
 def answer_ours(asked: Connection, artifact: str, calls: Sequence[Call], threads: int) -> None:
-    """Answer each question with the seconds of an epoch by the project's trainer, and the peak memory."""
+    """Answer each question with the seconds of an epoch of Farrank's trainer, and the peak memory."""
 
     def epoch(folder: Path) -> Callable[[], None]:
         return our_trainer(artifact, calls, folder).train_on
@@ -81,7 +81,7 @@ def answer_ours(asked: Connection, artifact: str, calls: Sequence[Call], threads
 
 
 def answer_bare(asked: Connection, artifact: str, calls: Sequence[Call], threads: int) -> None:
-    """Likewise by a loop of nothing but forward, backward and the optimiser, on batches made before."""
+    """Answer with the figures of a loop of only forward, backward and optimizer, on batches made before."""
 
     def epoch(folder: Path) -> Callable[[], None]:
         trainer = our_trainer(artifact, calls, folder)
@@ -103,7 +103,7 @@ def answer_bare(asked: Connection, artifact: str, calls: Sequence[Call], threads
 
 
 def answer_peer(asked: Connection, model: str, calls: Sequence[Call], threads: int) -> None:
-    """Likewise by sentence-transformers' CrossEncoderTrainer."""
+    """Answer with the figures of sentence-transformers' CrossEncoderTrainer."""
     from datasets import Dataset  # type: ignore[import-untyped]
     from sentence_transformers.cross_encoder import (
         CrossEncoder,
@@ -142,7 +142,7 @@ def answer_peer(asked: Connection, model: str, calls: Sequence[Call], threads: i
 
 
 def answer_with(asked: Connection, epoch: Callable[[Path], Callable[[], Any]], threads: int) -> None:
-    """Answer each question with the seconds that an epoch took; making models and batches is not counted."""
+    """Answer each question with the seconds of an epoch, without those for making models and batches."""
     torch.set_num_threads(threads)
     while True:
         asked.recv()
@@ -174,7 +174,7 @@ def sections(groups: int, rounds: int) -> Iterator[tuple[str, Measure]]:
 
 
 def in_turns(processes: dict[str, Child], tokens: int, rounds: int) -> list[Row]:
-    """Ask all in each round for the same tokens."""
+    """Let all trainers train on the same tokens in each round."""
     peaks: dict[str, float] = {}
 
     def contender(name: str) -> Contender:
@@ -191,7 +191,7 @@ def in_turns(processes: dict[str, Child], tokens: int, rounds: int) -> list[Row]
         for other, limit in ((BARE, OVER_BARE), (PEER, OVER_PEER))
         if other in processes
     ]
-    rows += [Row(f"memory at most, MiB, {name}", spread([peak], ".0f")) for name, peak in peaks.items()]
+    rows += [Row(f"peak memory, MiB, {name}", spread([peak], ".0f")) for name, peak in peaks.items()]
     return whole(rows, found)
 
 
@@ -199,13 +199,13 @@ def main() -> int:
     """Print the table."""
     command = Command("farrank_bench.training_speed", __doc__)
     command.options.add_argument("--groups", type=int, default=64, help="groups of an epoch (%(default)s)")
-    command.options.add_argument("--rounds", type=int, default=3, help="epochs of each (%(default)s)")
+    command.options.add_argument("--rounds", type=int, default=3, help="epochs of each trainer (%(default)s)")
     given = command.parse(None)
     notes = (
         f"all-MiniLM-L6-v2 as a cross-encoder, RankNet in fp32, AdamW; {given.groups} groups of 2 documents, "
         f"pairs of 60 to 512 tokens, {BATCH} groups a step; medians of rounds (smallest to largest)"
     )
-    heading = Heading("Training beside the bare loop and sentence-transformers", notes, PACKAGES)
+    heading = Heading("Training against a bare loop and sentence-transformers", notes, PACKAGES)
     return command.report(heading, sections(given.groups, given.rounds), given.out)
 
 

@@ -45,7 +45,7 @@ def test_a_set_up_that_fails_leaves_the_other_sections(
     monkeypatch.setitem(SECTIONS, "engine", stands("Admission"))
     assert run(monkeypatch, "server", "engine") == 1
     out, err = capsys.readouterr()
-    page = out[out.index("# The server measured") :]
+    page = out[out.index("# The server\n") :]
     told = "## The set-up of server\n\n| what | measured | aim | reached |\n| --- | --- | --- | --- |\n"
     assert f"{told}| all or some | not measured: RuntimeError: no room for the server |" in page
     assert "| a | Admission |" in page
@@ -61,7 +61,7 @@ def test_without_an_export_no_start_is_timed(
     assert "| all or some | not measured: PartlyFailed: no precision could be exported |" in out
     assert "| export in fp32 | refused: no disk |" in out
     assert "\nStart\n" not in out
-    assert "Exports beside peers" not in out
+    assert "Exports against peers" not in out
 
 
 def test_ctrl_c_keeps_the_sections_that_were_done(
@@ -88,7 +88,7 @@ def test_ctrl_c_keeps_the_sections_that_were_done(
     ("names", "says"),
     [
         (["server", "idle"], "idle is a part of server: name one of them"),
-        (["engine", "engine"], "names one twice"),
+        (["engine", "engine"], "names a section twice"),
     ],
 )
 def test_sections_of_one_title_are_refused(

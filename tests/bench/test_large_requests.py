@@ -36,5 +36,5 @@ def test_requests_at_once_are_measured_beside_another_caller(
 ) -> None:
     rows = {row.what: row for row in at_once(started(tmp_path), door, 3, 200_000, 1, ranker)}
     assert rows["answers, all rounds"].measured == answers
-    assert rows["calls of the other that failed"].reached
+    assert rows["failed calls of the other caller"].reached
     assert float(rows["median over that alone"].measured.partition(" ")[0]) > 0
