@@ -87,7 +87,7 @@ def test_ctrl_c_keeps_the_sections_that_were_done(
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["server", "idle"], "idle is a part of server: name one of them"),
+        (["server", "idle"], "idle is a part of server: choose one of them"),
         (["engine", "engine"], "names a section twice"),
     ],
 )

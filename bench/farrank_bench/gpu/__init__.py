@@ -1,1 +1,1 @@
-"""`make bench-gpu`: packed rankers on a CUDA device, beside padded ones and the device's own peaks."""
+"""`make bench-gpu`: packed rankers on a CUDA device, against padded ones and the device's own peaks."""

@@ -18,17 +18,17 @@ from farrank_runtimes.runtime import DeviceAbsent
 PACKAGES = ("farrank", "torch", "transformers", "flash_attn", "tokenizers", "numpy", "grpcio")
 NOTES = (
     "the papers' models with random weights, encoder in bf16, aggregator in fp32; medians of {repeats} runs "
-    "(smallest to largest), of latencies of {calls} calls; ratios taken round by round; shares are of the "
+    "(smallest to largest), latencies of {calls} calls; ratios computed round by round; shares are of the "
     "matrix product measured in the same run"
 )
 TITLE = "Packed rankers on a GPU"
-NO_GPU = "The benchmark tried out on a CPU"
-NOT_A_GPU = "**This ran on a CPU to show that it runs: no figure here is a GPU's.**"
-TINY_MODELS = "**Models are tiny: no figure here says how fast anything is.**"
+NO_GPU = "A trial of the benchmark on a CPU"
+NOT_A_GPU = "**This is a trial run on a CPU: no figure here is a GPU's.**"
+TINY_MODELS = "**The models are tiny: no figure here says how fast anything is.**"
 
 NO_DEVICE = 2
 
-# A section's parts by title: what is measured on models apart fails apart.
+# Each section's parts by title. Parts with different models can fail independently.
 SECTIONS: Mapping[str, dict[str, Callable[[Bench], list[Row]]]] = {
     "ceilings": {"The device's own ceilings": Bench.ceilings},
     "speed": {
@@ -53,20 +53,20 @@ SECTIONS: Mapping[str, dict[str, Callable[[Bench], list[Row]]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the sections asked for and print the report.
+    """Run the requested sections and print the report.
 
     Returns 0; 1 if a section failed; 2 if there is no device; 130 if interrupted.
     """
     command = Command("farrank_bench.gpu", __doc__)
     command.sections(SECTIONS, list(SECTIONS))
     add = command.options.add_argument
-    add("--repeats", type=at_least(1), help="runs of which the median counts, default 5")
+    add("--repeats", type=at_least(1), help="runs of each measurement, default 5; the median counts")
     add("--quick", action="store_true", help="one short run of everything: a smoke test")
-    add("--device", default="cuda:0", help="what to measure (%(default)s)")
+    add("--device", default="cuda:0", help="the device to measure (%(default)s)")
     add(
         "--tiny",
         action="store_true",
-        help="tiny models and documents: only to see that it runs, on a CPU too",
+        help="tiny models and documents: a trial run, also on a CPU",
     )
     options = command.parse(arguments)
     extent = TINY if options.tiny else QUICK if options.quick else FULL
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def heading(bench: Bench) -> Heading:
-    """Say what is measured; aims are a GPU's, of models at full size."""
+    """Return the report's head. Aims hold only for models of full size on a GPU."""
     on_gpu = bench.device.type == "cuda"
     warnings = [*([] if on_gpu else [NOT_A_GPU]), *([TINY_MODELS] if bench.tiny else [])]
     notes = NOTES.format(repeats=bench.extent.repeats, calls=bench.extent.calls)

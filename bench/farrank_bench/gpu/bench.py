@@ -1,4 +1,4 @@
-"""What all sections share: the device, how much is measured, and what is made once for all of them."""
+"""The state of all sections: the device, the amount of work, and objects that are made once for all."""
 
 import gc
 import math
@@ -21,11 +21,12 @@ from farrank_runtimes.torch_runtime import open_torch
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Sizes of all sections; times in seconds.
+    """The sizes of all sections, with times in seconds.
 
-    A speed is that of `passes` over the documents, `repeats` times. `calls` are sent one by one; a loaded
-    server has `callers`, settles for `settling_s` and is watched for `load_s`. The ceilings have matrices of
-    `side` and copies of `copied` bytes, `times` times over. A part of a section ends after `limit_s`.
+    A speed is measured `repeats` times, each time over `passes` over the documents. Latencies are those of
+    `calls`, sent one by one. A loaded server has `callers`, settles for `settling_s` and is watched for
+    `load_s`. The ceilings multiply matrices of `side` and copy `copied` bytes, `times` times. A part of a
+    section ends after `limit_s`.
     """
 
     documents: int
@@ -44,13 +45,13 @@ class Extent:
 
 FULL = Extent(100, 5, 10, 20, 6, 16, 5.0, 30.0, 8192, 2**30, 20, 900.0)
 QUICK = Extent(100, 1, 2, 3, 2, 16, 2.0, 5.0, 8192, 2**28, 5, 300.0)
-# For tiny models on any device: nothing here says how fast anything is.
+# For a trial run with tiny models on any device.
 TINY = Extent(2, 1, 1, 1, 1, 2, 0.1, 0.5, 64, 2**16, 1, 300.0)
 
 
 @dataclass
 class Bench:
-    """A benchmark of a device; with `tiny` models it measures nothing, and shows that it runs."""
+    """A benchmark of a device. With `tiny` models it is a trial run, and its figures mean nothing."""
 
     device: torch.device
     extent: Extent
@@ -58,7 +59,7 @@ class Bench:
     ends_s: float = math.inf
 
     def measure(self, section: Callable[["Bench"], list[Row]]) -> list[Row]:
-        """Measure a part of a section within its time; the next finds the device's memory free."""
+        """Measure a part of a section within its time, then free the device's memory for the next part."""
         self.ends_s = time.monotonic() + self.extent.limit_s
         try:
             return section(self)
@@ -68,7 +69,7 @@ class Bench:
             torch.cuda.empty_cache()
 
     def check_time(self) -> None:
-        """Raise TimeoutError if the part's time is over; passes are never cut in two."""
+        """Raise TimeoutError if the part's time is over. Callers check between passes."""
         if time.monotonic() > self.ends_s:
             raise TimeoutError(f"not done after {self.extent.limit_s:g} s")
 
@@ -104,7 +105,7 @@ class Bench:
         ]
 
     def ceilings(self) -> list[Row]:
-        """Say what the device itself can do, as measured. A copy's bytes count twice: read, and written."""
+        """Measure the device's own peaks. A copy's bytes count twice: read, and written."""
         side, nbytes, times = self.extent.side, self.extent.copied, self.extent.times
         source = torch.zeros(nbytes, dtype=torch.uint8, device=self.device)
         target = torch.empty_like(source)
@@ -116,7 +117,7 @@ class Bench:
         ]
 
     def _timed(self, work: Callable[[], object]) -> list[float]:
-        """Work `times` times in each run, behind one run that is not counted."""
+        """Time runs that do the work `times` times each, after one run that does not count."""
 
         def run() -> None:
             for _ in range(self.extent.times):
@@ -131,16 +132,16 @@ class Bench:
     def open(
         self, ranker: Ranker, packing: Packing, *, precision: Precision = "bf16", compile: bool = False
     ) -> tuple[Runtime, str]:
-        """Open a model's runtime; what it says of itself comes with it.
+        """Open a model's runtime. Returns it with its own description.
 
-        Runtimes of one model share its weights: the last precision asked for is all's.
+        Runtimes of one model share its weights: the precision of the last one opened holds for all.
         """
         placement = Placement(str(self.device), packing=packing, compile=compile)
         return open_torch(ranker, precision, placement)
 
 
 def device_line(device: torch.device) -> str:
-    """Name a device, its driver and the CUDA that torch was built for."""
+    """Describe a device, its driver, and the CUDA version of torch's build."""
     if device.type != "cuda":
         return f"{device}, no GPU"
     found = torch.cuda.get_device_properties(device)
@@ -149,7 +150,7 @@ def device_line(device: torch.device) -> str:
 
 
 def driver() -> str:
-    """Ask nvidia-smi for the driver's version; "unknown" without it."""
+    """Return the driver's version according to nvidia-smi, or "unknown" without it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

@@ -1,8 +1,9 @@
-"""How many floating-point operations an input takes, from the model's sizes and the input's length.
+"""The floating-point operations of an input, from the model's sizes and the input's length.
 
-What the result needs, whoever computes it: a multiplication and an addition for each token and weight of a
-linear layer, and as many for each pair of tokens that see each other and value of their vectors, once for the
-score and once for the mix. Left out are embeddings, norms, activations, softmax, biases and heads.
+The count is independent of the implementation. Each token and weight of a linear layer needs a multiplication
+and an addition. Each pair of tokens that attend to each other needs both for every value of their vectors,
+once for the attention score and once for the weighted sum. Embeddings, norms, activations, softmax, biases
+and heads do not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 
 from farrank_rankers.backbone_facts import own_backbone
 
-# Two matrices in the feed-forward part; gated ones have three.
+# The feed-forward part has two matrices in plain backbones, and three in gated ones.
 PLAIN = frozenset({"bert", "camembert", "electra", "roberta", "xlm-roberta"})
 GATED = frozenset({"jina", "mosaic"})
 COUNTED = PLAIN | GATED | {"longformer"}
@@ -20,10 +21,10 @@ MULTIPLY_ADD = 2
 
 
 def encoder_flops(config: Mapping[str, Any], lengths: Sequence[int], global_tokens: int = 0) -> int:
-    """Count the operations for inputs of these lengths, padding not among them.
+    """Count the operations for inputs of these lengths, without padding.
 
-    Longformer needs to know how many tokens at each input's beginning are global.
-    Raises: ValueError for an architecture whose layers are not known here.
+    For Longformer, `global_tokens` is the number of global tokens at the beginning of each input.
+    Raises: ValueError for an architecture whose operations this module does not count.
     """
     kind = own_backbone(config) or str(config.get("model_type"))
     width, layers = int(config["hidden_size"]), int(config["num_hidden_layers"])
@@ -39,7 +40,7 @@ def encoder_flops(config: Mapping[str, Any], lengths: Sequence[int], global_toke
         window = config["attention_window"]
         windows = [window] * layers if isinstance(window, int) else window
         globals_ = sum(min(global_tokens, length) for length in lengths)
-        # Global tokens ask by a layer of their own, and are answered by two more.
+        # Global tokens have their own query projection; all tokens have key and value projections for them.
         weights += layers * (2 * tokens + globals_) * width**2
         pairs = sum(
             seen_pairs(length, window // 2, global_tokens) for window in windows for length in lengths
@@ -48,14 +49,14 @@ def encoder_flops(config: Mapping[str, Any], lengths: Sequence[int], global_toke
 
 
 def seen_pairs(length: int, reach: int, global_tokens: int) -> int:
-    """Count pairs of which one sees the other: at most `reach` apart, or with a global token in it.
+    """Count pairs of tokens that attend to each other: at most `reach` apart, or with a global token.
 
     The first `global_tokens` are global.
     """
     places = np.arange(length)
     first = np.maximum(places - reach, 0)
     near = np.minimum(places + reach, length - 1) - first + 1  # (L,)
-    # Of the global tokens, those that stand before the window.
+    # Add the global tokens before the window.
     seen = near + np.minimum(first, global_tokens)  # (L,)
     seen[:global_tokens] = length
     return int(seen.sum())

@@ -16,19 +16,19 @@ from farrank_rankers.reader import Reader
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 from farrank_rankers.tokens import EncoderInput, Role
 
-# Three full inputs a document, where the papers' windows slide over it in fourteen short ones.
+# Three full inputs per document, instead of the fourteen short ones of the papers' sliding windows.
 CHUNKINGS = {"parade-attn-bert": Chunking("disjoint", window=477, stride=477, max_document_tokens=1431)}
 
-# For whoever wants to see the benchmark run, and learn nothing of speed.
+# For a trial run of the benchmark.
 TINY_SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 
 
 def build_model(
     name: str, tokenizer: TextTokenizer, device: torch.device, *, tiny: bool = False, seed: int = 0
 ) -> Ranker:
-    """Build a model of the papers on a device, in fp32; a runtime brings it to its precision.
+    """Build a model of the papers on a device, in fp32. A runtime converts it to its precision.
 
-    Raises: KeyError if the papers have no model of the name.
+    Raises: KeyError if the papers have no model of that name.
     """
     model = paper_models()[name]
     config = dict(model.config)
@@ -45,21 +45,21 @@ def build_model(
         return Ranker(reader, config).eval()
 
 
-# BERT's own has 30,522. No backbone of the papers knows fewer.
+# BERT's vocabulary has 30,522 tokens. No backbone of the papers has a smaller one.
 WORDS = 30_000
 
-# As many tokens as the papers' queries may have, and more.
+# At least as many tokens as the papers' models read of a query.
 LONG_QUERY = " and ".join(QUERIES)
 
-# Characters of which so many tokens are made at least, as English and code go, and what is left behind them,
-# so that no cut word makes a document too short.
+# A stretch of this many characters per token has enough tokens, in English and code. MARGIN characters stay
+# after the last token, so that a cut word does not make a document too short.
 CHARACTERS_PER_TOKEN = 20
 MARGIN = 40
 SHORTEST, LONGEST = 20, 2000
 
 
 def train_tokenizer(texts: Iterable[str]) -> TextTokenizer:
-    """Make a WordPiece tokenizer of BERT's kind out of texts."""
+    """Train a WordPiece tokenizer like BERT's on texts."""
     from tokenizers import BertWordPieceTokenizer, processors
 
     tokenizer = BertWordPieceTokenizer()
@@ -70,7 +70,7 @@ def train_tokenizer(texts: Iterable[str]) -> TextTokenizer:
 
 
 def full_texts(corpus: Sequence[str], reader: Reader, count: int) -> tuple[str, ...]:
-    """Cut different texts that fill all a reader keeps of a document, and hardly more."""
+    """Cut different texts that have all the tokens that a reader keeps of a document, and hardly more."""
     return _cut_texts(corpus, reader, [readable_tokens(reader.spec.chunking)] * count)
 
 
@@ -81,7 +81,7 @@ def mixed_texts(corpus: Sequence[str], reader: Reader, count: int, seed: int = 0
 
 
 def _cut_texts(corpus: Sequence[str], reader: Reader, lengths: Sequence[int]) -> tuple[str, ...]:
-    """Cut different texts of so many tokens, and hardly more.
+    """Cut different texts of the given numbers of tokens, or slightly more.
 
     Raises: ValueError if the corpus is too short.
     """
@@ -97,11 +97,11 @@ def _cut_texts(corpus: Sequence[str], reader: Reader, lengths: Sequence[int]) ->
 
 
 def real_tokens(item: EncoderInput) -> int:
-    """Count tokens, padding inside the query not among them."""
+    """Count the tokens without padding inside the query."""
     return int((item.roles != Role.PADDING).sum())
 
 
 def leading_tokens(item: EncoderInput) -> int:
-    """Count the tokens before the document: [CLS], the query and what ends it."""
+    """Count the tokens before the document: [CLS], the query and its separator."""
     first = np.flatnonzero(item.roles == Role.DOCUMENT)[0]
     return int((item.roles[:first] != Role.PADDING).sum())

@@ -1,4 +1,4 @@
-"""Whether packed batches in bf16 rank as padded ones in fp32 do."""
+"""Rankings of packed batches in bf16, compared with those of padded batches in fp32."""
 
 import numpy as np
 
@@ -17,10 +17,10 @@ WHAT = "Kendall's tau with padded fp32: packed bf16"
 
 
 def agreement(name: str, limit: float | None, bench: Bench) -> list[Row]:
-    """Compare rankings with fp32's, query by query: of packed batches in bf16, and of padded ones.
+    """Compare the rankings of packed and of padded batches in bf16 with those of fp32, query by query.
 
-    The embedded ranker, whose weights are trained, is what counts, where it is installed. Random weights give
-    scores that differ by little more than bf16 rounds off: they have no limit.
+    The limit holds for the embedded ranker, whose weights are trained. Scores of random weights differ by
+    little more than bf16's rounding, so they have no limit.
     """
     try:
         ranker = open_ranker(EMBEDDED) if name == EMBEDDED else bench.model(name)
@@ -33,7 +33,7 @@ def agreement(name: str, limit: float | None, bench: Bench) -> list[Row]:
     ]
     exact, _ = bench.open(ranker, "padded", precision="fp32")
     wanted = [np.array(score(exact, request)) for request in requests]
-    # Only now in bf16: the runtimes share the ranker's weights.
+    # The runtimes share the ranker's weights, so bf16 comes only after all of fp32.
     found = []
     for packing in ("packed", "padded"):
         bench.check_time()

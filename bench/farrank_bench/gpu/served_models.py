@@ -1,4 +1,4 @@
-"""A real server of a model on the device: how long one request takes, and how busy it keeps the device."""
+"""A real server of a model on the device: a request's latency, and the share of time the device is busy."""
 
 import asyncio
 import time
@@ -18,9 +18,9 @@ from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_runtimes.cores import usable_cores
 
-# What comes first makes memory pools and compiled kernels.
+# The first calls create memory pools and compile kernels.
 UNMEASURED = 3
-# What a request may take, tokenized in advance.
+# The aims for a request that is tokenized in advance.
 MODELS = {"FirstP": "firstp-bert", "PARADE Attn": "parade-attn-bert"}
 AIMS_MS: Mapping[str, float] = {"FirstP": 25.0, "PARADE Attn": 65.0}
 
@@ -30,11 +30,11 @@ LEAST_BUSY = 0.95
 
 @contextmanager
 def serving_packed(bench: Bench, ranker: Ranker) -> Iterator[SpawnedServer]:
-    """Serve a model as `bench.open` would, packed and in bf16, and keep nothing between calls.
+    """Serve a model as `bench.open` opens it, packed and in bf16, without a cache.
 
-    Half the cores read texts: a device that is fed from text is no faster than they are.
+    Half the cores tokenize: a device that is fed from texts is no faster than the tokenizers.
     """
-    # Imported here, as below: a machine that has no client still measures what needs none.
+    # Imported here, as below, so that a machine without the client can still run the other sections.
     from farrank_bench.served import serving
 
     settings = {
@@ -52,7 +52,7 @@ def serving_packed(bench: Bench, ranker: Ranker) -> Iterator[SpawnedServer]:
 
 
 def latency_of(name: str, bench: Bench) -> list[Row]:
-    """Send a request of full documents again and again, then score it without a server."""
+    """Send a request of full documents repeatedly, then score it without a server."""
     from farrank_bench.served import answer_all, model_s
 
     ranker, calls = bench.model(MODELS[name]), bench.extent.calls
@@ -69,10 +69,10 @@ def latency_of(name: str, bench: Bench) -> list[Row]:
         bench.check_time()
         alone_ms.append(1e3 * bench.seconds_of(partial(score, runtime, request)))
     inputs = request.inputs
-    told = f"{len(texts)} documents, {len(inputs)} inputs, {sum(item.tokens for item in inputs)} tokens"
+    size = f"{len(texts)} documents, {len(inputs)} inputs, {sum(item.tokens for item in inputs)} tokens"
     alone = "tokenized in advance, the runtime alone, ms"
     return [
-        Row(f"{name}: one request", told),
+        Row(f"{name}: one request", size),
         Row("runtime", form),
         Row(
             "from text, through an idle server, ms", spread([1e3 * each.latency_s for each in samples], ".1f")
@@ -83,7 +83,7 @@ def latency_of(name: str, bench: Bench) -> list[Row]:
 
 
 def saturation(bench: Bench) -> list[Row]:
-    """Let callers ask without a pause, and watch the server in the middle of it."""
+    """Let callers send calls without pause, and watch the server meanwhile."""
     from farrank_bench.served import answer_all, check, read_metrics, watch_loaded
 
     ranker, extent = bench.model(MODELS["FirstP"]), bench.extent

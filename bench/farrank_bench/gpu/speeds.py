@@ -1,4 +1,4 @@
-"""How fast packed models encode, what share of the device's peak that is, and how fast padded ones do."""
+"""The speed of packed models, its share of the device's peak, and the speed of padded models."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ OVER_PADDED = 2.0
 
 
 def first_passages(bench: Bench) -> list[Row]:
-    """BERT-base FirstP: full chunks, and mixed lengths. Raises: PartlyFailed."""
+    """Measure BERT-base FirstP on full chunks and on mixed lengths. Raises: PartlyFailed."""
     ranker, count = bench.model("firstp-bert"), bench.extent.documents
     texts = full_texts(bench.corpus, ranker.reader, count), mixed_texts(bench.corpus, ranker.reader, count)
     attention = attention_row(bench, ranker)
@@ -35,7 +35,7 @@ def first_passages(bench: Bench) -> list[Row]:
 
 
 def full_documents_of(name: str, bench: Bench) -> list[Row]:
-    """Full documents of another model. Raises: PartlyFailed."""
+    """Measure another model on full documents. Raises: PartlyFailed."""
     ranker = bench.model(name)
     texts = full_texts(bench.corpus, ranker.reader, bench.extent.documents)
     rows, found, _ = measure(bench, ranker, "full documents", texts)
@@ -53,7 +53,7 @@ def forms_of(name: str, bench: Bench) -> list[Row]:
 
 
 def attention_row(bench: Bench, ranker: Ranker) -> Row:
-    """Say what attends in packed batches, and what in padded ones."""
+    """Report the implementation of attention in packed and in padded batches."""
     _, packed = bench.open(ranker, "packed")
     config = ranker.encoder.backbone.config
     padded = getattr(config, "_attn_implementation", None) or "the backbone's own"
@@ -70,7 +70,7 @@ def measure(
 ) -> tuple[list[Row], Rounds, list[float]]:
     """Let packed and padded forms encode the inputs of a long query and these documents.
 
-    Gives packed batches' shares of the device's peak, too; none if they failed.
+    Also returns the packed batches' shares of the device's peak, or none if these batches failed.
     """
     inputs = Request(ranker.reader, LONG_QUERY, texts).inputs
     lengths = [real_tokens(item) for item in inputs]
@@ -92,7 +92,7 @@ def measure(
     return rows, found, shares
 
 
-# How batches are made, whether torch compiles the layers, and whether inputs are sorted.
+# Each form's packing, whether torch compiles the layers, and whether inputs are sorted.
 FORMS: Mapping[str, tuple[Packing, bool, bool]] = {
     PACKED: ("packed", False, False),
     WRITTEN: ("packed", False, False),
@@ -105,7 +105,7 @@ FORMS: Mapping[str, tuple[Packing, bool, bool]] = {
 def in_turns(
     bench: Bench, ranker: Ranker, inputs: Sequence[EncoderInput], names: Sequence[str]
 ) -> tuple[list[Row], Rounds]:
-    """Let forms encode the same inputs in turns; give their speeds."""
+    """Let forms encode the same inputs in turns. Returns the rows of their speeds, and the rounds."""
     forms: dict[str, Alone] = {}
     for name in names:
         packing, compiled, is_sorted = FORMS[name]
@@ -119,7 +119,7 @@ def in_turns(
 
 
 def speed_row(name: str, form: Alone, found: Rounds) -> Row:
-    """Write down a form's speed, or why there is none."""
+    """Report a form's speed, or why there is none."""
     what = f"pairs/s, {name}"
     return found.speed_row(
         name, what if name in found.failed else f"{what}, batches of up to {form.max_tokens:,} tokens"

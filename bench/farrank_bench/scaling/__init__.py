@@ -1,1 +1,1 @@
-"""What many replicas do together, on devices that sleep instead of computing."""
+"""Benchmarks of several replicas together, on devices that sleep instead of computing."""

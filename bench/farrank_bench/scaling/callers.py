@@ -1,4 +1,4 @@
-"""Independent callers: processes with a client each, whose calls meet at the replicas."""
+"""Independent callers: processes with one client each, which call the same replicas."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ from farrank_loadtest.workloads import Call
 
 TIMEOUT_S = 60.0
 
-# Many more than wait at the loads measured here.
+# Far more calls than are pending at the measured loads.
 MAX_IN_FLIGHT = 2000
 
 # All callers are connected by then.
@@ -37,9 +37,9 @@ Options = Sequence[tuple[str, str | int]]
 
 
 async def ask(client: AsyncClient, call: Call) -> Answer:
-    """Ask for one call and hold its scores against what its documents are.
+    """Send one call and check that its scores are those of its documents.
 
-    Raises: TargetError where it fails, or is answered as another one.
+    Raises: TargetError if it fails, or gets the answer to another call.
     """
     try:
         ranking = await client.rerank(call.query, [each.text for each in call.documents], timeout_s=TIMEOUT_S)
@@ -56,7 +56,7 @@ async def ask(client: AsyncClient, call: Call) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The calls that one caller sends: at a Poisson process's times, to one address or several."""
+    """The calls that one caller sends at the times of a Poisson process, to one address or several."""
 
     address: str
     options: Options
@@ -67,7 +67,7 @@ class Order:
 
 
 def be_caller(asked: Connection) -> None:
-    """Connect and say so; from the time that comes back, send calls; then send the samples. Repeat."""
+    """Run a caller: connect, report it, receive the start time, send calls, then return samples. Repeat."""
     while True:
         order: Order = asked.recv()
         asked.send(asyncio.run(_send(order, asked)))
@@ -87,7 +87,7 @@ async def _send(order: Order, asked: Connection) -> list[Sample]:
             order.sizes.calls(order.seed),
             poisson_arrivals(order.rate_per_s, order.seconds, random.Random(order.seed)),
             samples.append,
-            # One clock for all processes: Linux's monotonic one.
+            # Linux's monotonic clock is the same for all processes.
             lambda: time.perf_counter() - began_s,
             max_in_flight=MAX_IN_FLIGHT,
         )
@@ -103,7 +103,7 @@ class Callers:
     def begin(
         self, address: str, options: Options, sizes: Sizes, rate_per_s: float, seconds: float, seed: int
     ) -> None:
-        """Have calls sent at a rate that is all callers' together; returns when they begin.
+        """Start sending calls at a total rate of all callers. Returns when they begin.
 
         Raises: ContenderFailed if a caller's process has ended.
         """
@@ -118,12 +118,12 @@ class Callers:
             each.connection.send(began_s)
 
     def samples(self) -> list[Sample]:
-        """Wait for all answers; the samples, by when the calls were due. Raises: ContenderFailed."""
+        """Wait for all answers. Returns the samples in order of their due times. Raises: ContenderFailed."""
         return sorted((x for each in self.children for x in each.hear()), key=lambda sample: sample.due_s)
 
 
 @contextmanager
 def callers(count: int) -> Iterator[Callers]:
-    """Run `count` callers, each in a process of its own."""
+    """Run `count` callers, each in its own process."""
     with ExitStack() as stack:
         yield Callers([stack.enter_context(child(f"caller {each}", be_caller)) for each in range(count)])

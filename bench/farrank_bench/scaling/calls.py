@@ -1,4 +1,4 @@
-"""Calls whose work is known: documents of one word again and again, calls of even and of mixed size."""
+"""Calls with a known amount of work: documents that repeat one word, in calls of even and of mixed size."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from farrank_loadtest.targets import Document
 from farrank_loadtest.workloads import Call
 
 QUERY = "river"
-# Each is one token.
+# Each word is one token.
 WORD = "sea "
 
 QUERY_TOKENS, SPECIAL_TOKENS = 1, 3
@@ -16,9 +16,9 @@ MAX_TOKENS = 64
 MIN_TOKENS = MAX_TOKENS // 2 + 1
 MEAN_TOKENS = (MIN_TOKENS + MAX_TOKENS) / 2
 
-# Of mixed sizes: documents of a call, with what share of all calls.
+# Mixed sizes: the documents of small and of large calls, and the share of large calls.
 SMALL_DOCUMENTS, LARGE_DOCUMENTS, LARGE_SHARE = 10, 100, 0.2
-# So many calls hold the shares exactly.
+# Among this many calls, the shares are exact.
 _MIXED_CALLS = 10
 
 
@@ -28,9 +28,9 @@ def call_of(tokens: int, documents: int = 1) -> Call:
 
 
 def calls_of_many_lengths(seed: int) -> Iterator[Call]:
-    """Make calls without end: each length once, in an order drawn anew, and again.
+    """Make calls without end: each length once in random order, then again in another order.
 
-    So a few seconds have much the same work as any others, and no replica is given the same lengths always.
+    Any few seconds thus have about the same work, and no replica always gets the same lengths.
     """
     randomly = random.Random(seed)
     calls = [call_of(tokens) for tokens in range(MIN_TOKENS, MAX_TOKENS + 1)]
@@ -39,7 +39,7 @@ def calls_of_many_lengths(seed: int) -> Iterator[Call]:
 
 
 def calls_of_mixed_sizes(seed: int) -> Iterator[Call]:
-    """Make calls without end: of ten, eight small ones and two large ones, in an order drawn anew."""
+    """Make calls without end: of each ten, eight are small and two are large, in random order."""
     randomly = random.Random(seed)
     large = round(LARGE_SHARE * _MIXED_CALLS)
     calls = [call_of(MAX_TOKENS, LARGE_DOCUMENTS)] * large
@@ -50,7 +50,7 @@ def calls_of_mixed_sizes(seed: int) -> Iterator[Call]:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Calls of one kind: made from a seed, their mean tokens, and how many documents fill a batch."""
+    """Calls of one kind: a function from a seed to calls, their mean tokens, and the documents of a batch."""
 
     calls: Callable[[int], Iterator[Call]]
     mean_tokens: float

@@ -1,4 +1,4 @@
-"""Load on replicas whose devices sleep: callers that wait, arrivals that do not, and one caller alone."""
+"""Load on replicas whose devices sleep: closed loads, open loads, and one caller alone."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ SIMULATED_CALLS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Processor time that went by, in cores: of this process and all that it started, and of the machine."""
+    """Processor time in cores: of this process and its descendants, and of the whole machine."""
 
     own: float
     all: float
@@ -34,7 +34,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What came out of a stretch of load: the samples of the calls that ended in it, how long it was."""
+    """A period of load: the samples of its calls, its length, and the busy cores."""
 
     samples: Sequence[Sample]
     seconds: float
@@ -42,14 +42,14 @@ class Loaded:
 
     @property
     def per_s(self) -> float:
-        """Calls a second, from the first end to the last: where the stretch's own ends lie says nothing."""
+        """Calls per second between the first and the last call's end; the period's own ends are arbitrary."""
         ends_s = sorted(sample.done_s for sample in self.samples)
         return (len(ends_s) - 1) / (ends_s[-1] - ends_s[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Latency in ms beside one queue's: with the same arrivals and services, and in the long run (M/G/k)."""
+    """Latency in ms, and one queue's, with the same arrivals and services and in the long run (M/G/k)."""
 
     p50: float
     p99: float
@@ -60,7 +60,7 @@ class Latency:
 
 
 def cpu_now_s() -> tuple[float, float]:
-    """Processor time so far: of this process and its descendants, and of the whole machine.
+    """Return the processor time so far of this process and its descendants, and of the whole machine.
 
     Source: proc_pid_stat(5), proc_stat(5).
     """
@@ -70,7 +70,7 @@ def cpu_now_s() -> tuple[float, float]:
         try:
             fields = file.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended meanwhile
         pid = int(file.parent.name)
         parents[pid], used[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) * tick_s
     ours = {os.getpid()}
@@ -85,16 +85,16 @@ def cpu_now_s() -> tuple[float, float]:
 def closed_load(
     address: str, callers: int, warm_up_s: float, seconds: float, calls: Iterator[Call]
 ) -> Loaded:
-    """Let callers ask again and again; what ends after warming up counts.
+    """Let each caller send one call after the other. Calls that end after the warm-up count.
 
-    Raises: ContenderFailed if a call is not answered, or answered as another one.
+    Raises: ContenderFailed if a call gets no answer, or the answer to another call.
     """
     samples: list[Sample] = []
     busy: list[Busy] = []
 
     async def load() -> None:
         once = RetryPolicy(max_attempts=1)
-        # Made here: a client belongs to the event loop that it is made on.
+        # Made here, because a client belongs to the event loop that it is made on.
         async with AsyncClient(address, retry=once) as client:
             await _connect(client)
             now_s = started_clock()
@@ -121,9 +121,9 @@ def open_load(
     sizes: Sizes = EVEN,
     options: Options = (),
 ) -> Loaded:
-    """Send calls as independent callers do; all that were due are given, those of the warm-up, too.
+    """Send calls as independent callers do. Returns the samples of all calls, including the warm-up's.
 
-    Raises: ContenderFailed if a call is not answered, or answered as another one.
+    Raises: ContenderFailed if a call gets no answer, or the answer to another call.
     """
     callers.begin(address, options, sizes, rate_per_s, warm_up_s + seconds, seed)
     busy = asyncio.run(cpu_while(seconds, warm_up_s))
@@ -133,7 +133,7 @@ def open_load(
 
 
 async def _connect(client: AsyncClient) -> None:
-    """Have connections to replicas open before load begins. Raises: ContenderFailed."""
+    """Open the connections to replicas before the load begins. Raises: ContenderFailed."""
     try:
         await ask(client, call_of(MIN_TOKENS))
     except TargetError as error:
@@ -142,7 +142,7 @@ async def _connect(client: AsyncClient) -> None:
 
 
 async def cpu_while(seconds: float, after_s: float = 0.0) -> Busy:
-    """Say what goes by of the processors in so many seconds, after so many."""
+    """Wait for `after_s`, then measure the busy cores for `seconds`."""
     await asyncio.sleep(after_s)
     began_s, (own_s, all_s) = time.perf_counter(), cpu_now_s()
     await asyncio.sleep(seconds)
@@ -153,9 +153,10 @@ async def cpu_while(seconds: float, after_s: float = 0.0) -> Busy:
 def latency(
     loaded: Loaded, replicas: int, rate_per_s: float, warm_up_s: float, seed: int, token_s: float
 ) -> Latency:
-    """Hold the latency of an open load against one queue before as many servers as there are replicas.
+    """Compare the latency of an open load with one queue for as many servers as there are replicas.
 
-    A call's service is its tokens' sleep: a server counts a batch for each of the calls in it.
+    A call's service time is the sleep for its own tokens, because a server's inference time of a call
+    includes the other calls of its batch.
     """
     samples = loaded.samples
     services_s = [sample.counts["tokens"] * token_s for sample in samples]
@@ -178,7 +179,7 @@ def latency(
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of all do not exceed. Raises: ValueError without any."""
+    """Return the smallest value that at least `share` of all do not exceed. Raises: ValueError if empty."""
     if not values:
         raise ValueError("values is empty; a percentile needs at least 1")
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
@@ -187,10 +188,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 def in_turns(
     clients: Mapping[str, Client], texts: Mapping[str, str], rounds: int, calls: int
 ) -> dict[tuple[str, str], list[float]]:
-    """Ask one call at a time, each way in each round, in an order that moves on by one.
+    """Send one call at a time, in each way in each round. Each round starts with the next way.
 
-    Returns the median ms that a caller waited in each round, by the way and the name of the text. The first
-    round, which warms up, is left out.
+    Returns the caller's median wait in ms in each round, by way and name of the text. The first round is a
+    warm-up and left out.
     """
     found: dict[tuple[str, str], list[float]] = {each: [] for each in itertools.product(clients, texts)}
     ways = list(clients)

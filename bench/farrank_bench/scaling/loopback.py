@@ -1,8 +1,8 @@
-"""A process in a network of its own, of which loopback is all there is.
+"""A process in its own network namespace, which has only loopback.
 
-`python -m farrank_bench.scaling.loopback -m pytest …` runs Python there: what listens on every interface is
-heard by the processes that this one starts alone. Where no such network can be had (it takes root, or user
-namespaces), the command says so, and Python runs all the same: what needs it asks `only_loopback`.
+`python -m farrank_bench.scaling.loopback -m pytest …` runs Python there. Only the processes that it starts
+can reach a port that listens on every interface. The namespace needs root or user namespaces. Without them,
+the command says so and runs Python anyway; code that needs the namespace asks `only_loopback`.
 """
 
 import ctypes
@@ -19,12 +19,12 @@ _CLONE_NEWNET = 0x40000000
 _IFF_UP = 0x1
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
-# struct ifreq: the interface's name, its flags, what other requests have there.
+# struct ifreq: the interface's name, its flags, and room for other requests' fields.
 _IFREQ = "16sH22x"
 
 
 def only_loopback() -> bool:
-    """Say whether no interface but loopback is up here."""
+    """Return whether loopback is the only interface that is up."""
     up = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
@@ -35,9 +35,9 @@ def only_loopback() -> bool:
 
 
 def enter() -> None:
-    """Leave the machine's network for one with loopback alone; for a process of one thread.
+    """Move this process, which must have one thread, to a network namespace with only loopback.
 
-    Raises: OSError where that is not allowed.
+    Raises: OSError if that is not allowed.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()
@@ -53,15 +53,15 @@ def enter() -> None:
 
 
 def _interface(asked: socket.socket, request: int, name: str, flags: int = 0) -> tuple[bytes, int]:
-    told: tuple[bytes, int] = struct.unpack(
+    answer: tuple[bytes, int] = struct.unpack(
         _IFREQ, fcntl.ioctl(asked, request, struct.pack(_IFREQ, name.encode(), flags))
     )
-    return told
+    return answer
 
 
 if __name__ == "__main__":
     try:
         enter()
     except OSError as error:
-        print(f"no network with loopback alone: {error}", file=sys.stderr)
+        print(f"no network namespace with only loopback: {error}", file=sys.stderr)
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Sleeping replicas on a Ray cluster of one node, whose process this is; it needs the ray extra."""
+"""Sleeping replicas on a Ray cluster of one node in this process. It needs the ray extra."""
 
 from multiprocessing.connection import Connection
 from unittest.mock import patch
@@ -15,12 +15,12 @@ END = 0
 NAME = "sleeping"
 OBJECT_STORE_BYTES = 80 * 2**20
 
-# Of the node, as Ray counts them: replicas that sleep need hardly any of the machine's.
+# The node's CPUs as Ray counts them. Sleeping replicas hardly use the machine's real ones.
 CPUS = 32
 
 
 class SleepingReplica(FarrankReplica):
-    """A replica of the application as it is, whose device sleeps."""
+    """A replica of the real application, with a device that sleeps."""
 
     async def __init__(self, config: ServerConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         assert isinstance(config, SleepingConfig)
@@ -29,7 +29,7 @@ class SleepingReplica(FarrankReplica):
 
 
 def run_cluster(asked: Connection, config: SleepingConfig, folder: str, http_port: int) -> None:
-    """Be a cluster; answer each number of replicas when so many run, and END when all has ended."""
+    """Run a cluster. Answer each number of replicas when that many run, and END when all has ended."""
     ray.init(
         num_cpus=CPUS,
         include_dashboard=False,
@@ -48,6 +48,6 @@ def run_cluster(asked: Connection, config: SleepingConfig, folder: str, http_por
             made = application.application(config, application.Scale(replicas=replicas))
         serve.run(made, name=NAME, route_prefix="/")
         asked.send(replicas)
-    # Serve's own end would drain replicas, and takes half a minute with HAProxy.
+    # Serve's own shutdown would drain replicas, which takes half a minute with HAProxy.
     ray.shutdown()
     asked.send(END)

@@ -1,4 +1,4 @@
-"""One queue before k servers, first come, first served: what no way of dividing calls beats."""
+"""One queue for k servers, first come, first served: a bound that no way of dividing calls beats."""
 
 import heapq
 import random
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def waits_s(arrivals_s: Sequence[float], services_s: Sequence[float], servers: int) -> list[float]:
-    """Say how long each call waits: whichever server is free first takes the next one.
+    """Return each call's wait in seconds if the first free server takes the next call.
 
-    `arrivals_s` ascend. Raises: ValueError if there is no server, or not a service for each arrival.
+    `arrivals_s` ascend. Raises: ValueError if there is no server, or not one service time for each arrival.
     """
     if servers < 1:
         raise ValueError(f"servers: {servers} is not allowed; it must be at least 1")
@@ -24,9 +24,9 @@ def waits_s(arrivals_s: Sequence[float], services_s: Sequence[float], servers: i
 def long_run_s(
     rate_per_s: float, services_s: Sequence[float], servers: int, calls: int, seed: int
 ) -> list[float]:
-    """Simulate M/G/k: arrivals of independent callers, services drawn from those measured.
+    """Simulate M/G/k: Poisson arrivals, with service times drawn from the measured ones.
 
-    Returns waits and services together, in seconds, those of the first tenth left out: they found it empty.
+    Returns the sums of wait and service in seconds, without the first tenth, which found the queue empty.
     """
     randomly = random.Random(seed)
     arrivals, now_s = list[float](), 0.0

@@ -1,10 +1,10 @@
-"""A device that sleeps as long as one would compute, under a real server.
+"""A real server with a device that sleeps for as long as a device would compute.
 
-Two cores cannot show what eight devices do. Here all of a server is as it is: sockets, admission, tokenizing,
-batching, the device's thread, answers. Only the runtime is not: it sleeps for each token of a batch, and an
-input's score is the number of its tokens, so that whoever asks can tell whether the answer is to that call.
-With calls of even size the longest input fills a batch, and the shortest more than half of one: a batch is
-one call. With mixed sizes a batch is a small call, and a tenth of a large one.
+Two cores cannot show the behaviour of eight devices. Here all parts of a server are real: sockets, admission,
+tokenizing, batching, the device's thread, answers. Only the runtime is replaced. It sleeps for each token of
+a batch, and an input's score is the number of its tokens, so that a caller can tell whether the answer
+belongs to its call. With calls of even size, the longest input fills a batch and the shortest fills more than
+half of one, so that a batch is one call. With mixed sizes, a batch is a small call or a tenth of a large one.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ from farrank_server.replica import Replica
 from farrank_server.run import set_process_up
 from farrank_server.telemetry.config import LoggingConfig
 
-# Only how it reads texts is used.
+# Only this ranker's reader is used.
 SOURCE = "embedded:firstp"
-# A replica's load report, as gRPC's weighted round robin reads it, has this often changed.
+# The interval of a replica's load reports, which gRPC's weighted round robin reads.
 REPORT_S = 0.1
-# Added to the backlog: gRPC leaves a replica that reports no utilization at the average weight.
+# Added to the backlog, because gRPC gives a replica that reports no utilization the average weight.
 IDLE_S = 0.05
 
-# What is said of a device that takes no time.
+# The speed of a device that takes no time.
 UNBOUNDED_TOKENS_PER_S = 1e7
 
 
 @dataclass(frozen=True, slots=True)
 class SleepingConfig(ServerConfig):
-    """A server's configuration, and for how many seconds its device sleeps for each token."""
+    """A server's configuration, and the seconds that its device sleeps for each token."""
 
     token_s: float = at_least(0, 0.002)
 
@@ -54,7 +54,7 @@ class SleepingConfig(ServerConfig):
 def sleeping_config(
     token_s: float, *, batch_documents: int = 1, port: int = 0, drain_timeout_s: float = 2.0
 ) -> SleepingConfig:
-    """A server of one sleeping ranker, on loopback, without metrics and HTTP."""
+    """Configure a server with one sleeping ranker, on loopback, without metrics and HTTP."""
     ranker = RankerConfig(
         source=SOURCE,
         max_query_tokens=QUERY_TOKENS,
@@ -71,13 +71,13 @@ def sleeping_config(
 
 
 class SleepingRuntime:
-    """A runtime that computes nothing. Inputs take `token_s` for each of their tokens, one after another."""
+    """A runtime that only sleeps: a batch takes `token_s` for each token of its inputs."""
 
     def __init__(self, token_s: float) -> None:
         self._token_s = token_s
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoded:
-        """Sleep; the only feature of an input is its number of tokens. Raises: ValueError without inputs."""
+        """Sleep. An input's only feature is its number of tokens. Raises: ValueError without inputs."""
         if not inputs:
             raise ValueError("inputs is empty; a batch needs at least 1")
         began_s = time.perf_counter()
@@ -90,24 +90,24 @@ class SleepingRuntime:
     def score(
         self, documents: Sequence[Features], queries: Sequence[Features] | None = None
     ) -> DocumentScores:
-        """Give each document the feature of its best chunk. Shapes: documents D times (C, 1)."""
+        """Score each document with the largest feature of its chunks. Shapes: documents D times (C, 1)."""
         chunks = [document.vectors[:, 0].tolist() for document in documents]
         return DocumentScores([max(each) for each in chunks], chunks)
 
     def warm_up(self) -> float:
-        """Give its speed, which is known, in tokens per second."""
+        """Return the known speed, in tokens per second."""
         return 1 / self._token_s if self._token_s else UNBOUNDED_TOKENS_PER_S
 
     def capabilities(self) -> Capabilities:
-        """What is said of it."""
+        """Describe the runtime."""
         return Capabilities("sleeping", "cpu", "fp32", MAX_TOKENS)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 def sleep_instead(token_s: float) -> None:
-    """Have this process's servers open every ranker with a runtime that sleeps."""
+    """Make this process's servers open every ranker with a runtime that sleeps."""
 
     def open_sleeping(source: str, overrides: Overrides, **_: object) -> ServableRanker:
         reader, runtime = open_reader(source, **overrides), SleepingRuntime(token_s)
@@ -117,9 +117,9 @@ def sleep_instead(token_s: float) -> None:
 
 
 def report_load_to_grpc() -> None:
-    """Have this process's servers stream load reports, for gRPC's `weighted_round_robin` alone.
+    """Make this process's servers stream load reports, only for gRPC's `weighted_round_robin`.
 
-    Its weight is calls a second over utilization: 1 over the backlog in seconds.
+    A replica's weight is its calls per second over its utilization: 1 over the backlog in seconds.
     Source: gRFC A51 and A58; xds/service/orca/v3/orca.proto, xds/data/orca/v3/orca_load_report.proto.
     """
     report_load = GrpcListener.report_load
@@ -140,15 +140,15 @@ def report_load_to_grpc() -> None:
     patch.object(GrpcListener, "report_load", report).start()
 
 
-def serve_sleeping(told: Connection, config: SleepingConfig) -> None:
-    """Be one replica: tell the address when it is healthy, and serve until this process is ended."""
+def serve_sleeping(asked: Connection, config: SleepingConfig) -> None:
+    """Run one replica: send its address when it is healthy, and serve until this process is killed."""
     set_process_up()
     sleep_instead(config.token_s)
     report_load_to_grpc()
 
     async def serve() -> None:
         async with Replica(replace(config, listen=replace(config.listen, port=0))) as replica:
-            told.send(replica.address)
+            asked.send(replica.address)
             await asyncio.Event().wait()
 
     asyncio.run(serve())

