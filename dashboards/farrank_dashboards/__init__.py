@@ -1,1 +1,1 @@
-"""Grafana's dashboards, from definitions in YAML to JSON: dashboards/definitions/ to dashboards/grafana/."""
+"""Grafana's dashboards as JSON in dashboards/grafana/, written from YAML in dashboards/definitions/."""

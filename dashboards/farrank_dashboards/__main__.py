@@ -1,4 +1,4 @@
-"""Write the JSON of all dashboards anew: `python -m farrank_dashboards`."""
+"""Write the JSON of all dashboards: `python -m farrank_dashboards`."""
 
 import argparse
 from pathlib import Path
@@ -13,13 +13,13 @@ DASHBOARDS = tuple(sorted(path.with_suffix(".json").name for path in DEFINITIONS
 
 
 def rendered(name: str) -> str:
-    """Write one dashboard as the JSON of its file; the same every time."""
+    """Return one dashboard as the JSON of its file. It is the same every time."""
     dashboard = read((DEFINITIONS / name).with_suffix(".yaml")).build()
     return JSONEncoder(indent=2, sort_keys=True, ensure_ascii=False).encode(dashboard) + "\n"
 
 
 def main() -> None:
-    """Write the files, and say which."""
+    """Write Grafana's dashboards from their definitions, and print the files' paths."""
     parser = argparse.ArgumentParser(prog="farrank_dashboards", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=GRAFANA, help="folder to write to (%(default)s)")
     folder: Path = parser.parse_args().out

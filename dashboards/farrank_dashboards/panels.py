@@ -1,4 +1,4 @@
-"""What a definition (dashboards/definitions/*.yaml) becomes: panels, and the frame around them."""
+"""Build Grafana dashboards from definitions (dashboards/definitions/*.yaml)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ Panel = timeseries.Panel | stat.Panel | heatmap.Panel | table.Panel
 
 TAG = "farrank"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-# Short names of what the variables at the top of a dashboard choose. A definition may add its own.
+# Short names of selectors with the variables at the top of a dashboard. A definition may add its own.
 RELEASE = 'namespace="$namespace", job="$job"'
 INSTANCES = f'{RELEASE}, instance=~"$instance"'
 SELECTORS = {
@@ -52,9 +52,9 @@ SELECTORS = {
     "INSTANCES": INSTANCES,
     "RANKERS": f'{INSTANCES}, ranker=~"$ranker"',
 }
-# By the number of bounds.
+# The colours by the number of bounds.
 COLOURS = {0: ("green",), 1: ("green", "red"), 2: ("green", "orange", "red")}
-# The types of a definition's values; the parameters of what is built of them say which keys there may be.
+# The types of a definition's values. The parameters of the functions below are the allowed keys.
 TYPES: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("title", "description", "kind", "unit", "percentiles"), str),
     **dict.fromkeys(("selectors", "queries"), dict),
@@ -79,7 +79,7 @@ def read(path: Path) -> Dashboard:
 
 def _typed(keys: Any) -> dict[str, Any]:
     if not isinstance(keys, dict):
-        raise TypeError(f"{keys!r} is no mapping of keys to values")
+        raise TypeError(f"{keys!r} is not a mapping of keys to values")
     for key, value in keys.items():
         if key in TYPES and not isinstance(value, TYPES[key]):
             raise TypeError(f"{key} cannot be {value!r}")
@@ -88,7 +88,7 @@ def _typed(keys: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A row's title and its panels, from left to right, wrapped at the dashboard's width."""
+    """The title and panels of a row. Panels run from left to right and wrap at the dashboard's width."""
 
     title: str
     panels: Sequence[Mapping[str, Any]]
@@ -102,7 +102,7 @@ def _dashboard(
     sections: Sequence[Mapping[str, Any]],
     selectors: Mapping[str, str] | None = None,
 ) -> Dashboard:
-    """Put sections under the variables `datasource`, `namespace`, `job`, `instance` and `ranker`."""
+    """Build a dashboard of sections with the variables for source, namespace, job, instance and ranker."""
     dashboard = (
         Dashboard(f"Farrank / {title}")
         .uid(uid)
@@ -122,7 +122,8 @@ def _dashboard(
             .keep_time(True)
         )
         .with_variable(DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
-        # One of each, so that two releases never add up. Where no series has a namespace, the name is empty.
+        # A single choice of each, so that figures of two releases never add up. If no series has a namespace,
+        # the value is empty.
         .with_variable(_variable("namespace", "Namespace", "label_values(farrank_build_info, namespace)"))
         .with_variable(
             _variable("job", "Job", 'label_values(farrank_build_info{namespace="$namespace"}, job)')
@@ -163,7 +164,7 @@ def _choice(name: str, label: str, query: str) -> QueryVariable:
         _variable(name, label, query)
         .multi(True)
         .include_all(True)
-        # Also what is counted for no ranker: calls that asked for an unknown one.
+        # This also matches series without a ranker: calls that ask for an unknown one.
         .all_value(".*")
         .current(VariableOption(selected=True, text=["All"], value=["$__all"]))
     )
@@ -180,16 +181,16 @@ def _panel(
     width: int | None = None,
     **options: Any,
 ) -> Panel:
-    """Build a panel of a kind, whose own options are the parameters of its function in KINDS.
+    """Build a panel of a kind. `options` are the parameters of the kind's function in KINDS.
 
-    `queries` are expressions by what their series are called: `{{label}}` stands for a label's value.
-    `percentiles` is a histogram's buckets: its median, 90th and 99th percentile.
+    `queries` maps the names of series to expressions; `{{label}}` in a name stands for a label's value.
+    `percentiles` selects a histogram's buckets and shows its median, 90th and 99th percentile.
     """
     if kind not in KINDS:
-        raise ValueError(f"there is no kind {kind!r}; known are {', '.join(KINDS)}")
+        raise ValueError(f"there is no kind {kind!r}; the kinds are {', '.join(KINDS)}")
     build, form, usual_width, height = KINDS[kind]
     if (queries is None) == (percentiles is None):
-        raise ValueError("it has either queries or percentiles")
+        raise ValueError("a panel needs either queries or percentiles, not both")
     if queries is None:
         rate = f"sum by (le) (rate({percentiles}[$__rate_interval]))"
         queries = {f"p{100 * q:g}": f"histogram_quantile({q}, {rate})" for q in (0.5, 0.9, 0.99)}
@@ -203,11 +204,11 @@ def _panel(
 
 
 def _written_out(text: str, selectors: Mapping[str, str]) -> str:
-    """Put selectors in the place of their names, such as `$RANKERS`."""
+    """Replace names of selectors, such as `$RANKERS`, by the selectors."""
 
     def selector(name: re.Match[str]) -> str:
         if name[1] not in selectors:
-            raise ValueError(f"there is no selector ${name[1]}; known are {', '.join(selectors)}")
+            raise ValueError(f"there is no selector ${name[1]}; the selectors are {', '.join(selectors)}")
         return selectors[name[1]]
 
     return re.sub(r"\$([A-Z]+)", selector, text)
@@ -216,7 +217,7 @@ def _written_out(text: str, selectors: Mapping[str, str]) -> str:
 def timeseries_panel(
     *, unit: str, stacked: bool = False, maximum: float | None = None, bounds: Sequence[float] = ()
 ) -> timeseries.Panel:
-    """Series over time, with dashed lines at `bounds`: where it gets tight, and where it is too late."""
+    """Series over time, with dashed lines at `bounds`: the first is a warning, the second the limit."""
     panel = (
         timeseries.Panel()
         .unit(unit)
@@ -243,11 +244,11 @@ def timeseries_panel(
 
 
 def stat_panel(*, unit: str, bounds: Sequence[float] = ()) -> stat.Panel:
-    """The latest value, coloured by the bounds that it has passed, over its course."""
+    """The latest value, coloured by the bounds that it exceeds, over a graph of its course."""
     return (
         stat.Panel()
         .unit(unit)
-        # No traffic: a share of nothing.
+        # Without traffic, a share has no value.
         .no_value("–")
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .color_mode(BigValueColorMode.VALUE)
@@ -256,7 +257,7 @@ def stat_panel(*, unit: str, bounds: Sequence[float] = ()) -> stat.Panel:
 
 
 def heatmap_panel(*, unit: str) -> heatmap.Panel:
-    """A histogram over time: the darker, the more fell between two bounds."""
+    """A histogram over time: a darker cell has more values between its bounds."""
     return (
         heatmap.Panel()
         .calculate(False)
@@ -268,7 +269,7 @@ def heatmap_panel(*, unit: str) -> heatmap.Panel:
 
 
 def table_panel() -> table.Panel:
-    """One row a series, one column a label."""
+    """One row per series, one column per label."""
     hidden = {"excludeByName": {"Time": True, "Value": True}}
     return (
         table.Panel()
@@ -277,7 +278,7 @@ def table_panel() -> table.Panel:
     )
 
 
-# Each kind's function, what it makes of the answers to its queries, its usual width and its height.
+# Each kind's function, the format of its queries' answers, its usual width and its height.
 KINDS: Mapping[str, tuple[Callable[..., Panel], PromQueryFormat, int, int]] = {
     "timeseries": (timeseries_panel, PromQueryFormat.TIME_SERIES, 12, 8),
     "stat": (stat_panel, PromQueryFormat.TIME_SERIES, 4, 4),
@@ -288,7 +289,7 @@ KINDS: Mapping[str, tuple[Callable[..., Panel], PromQueryFormat, int, int]] = {
 
 def _thresholds(bounds: Sequence[float]) -> ThresholdsConfig:
     if len(bounds) not in COLOURS:
-        raise ValueError(f"there may be at most {max(COLOURS)} bounds, not {len(bounds)}")
+        raise ValueError(f"{len(bounds)} bounds are given; a panel has at most {max(COLOURS)}")
     steps = [
         Threshold(value=value, color=colour)
         for value, colour in zip((None, *bounds), COLOURS[len(bounds)], strict=True)

@@ -1,4 +1,4 @@
-"""The application that Ray Serve runs, from Farrank's configuration and how many replicas there are to be."""
+"""The application that Ray Serve runs, made from Farrank's configuration and the number of replicas."""
 
 import hashlib
 import os
@@ -24,31 +24,32 @@ from farrank_server.config.sources import Setting, build
 
 DEPLOYMENT = "farrank"
 
-# What a drain takes beside its calls: the refusals of those that outlived it, threads, a search process.
+# A drain's time beyond its calls: refusing calls that outlive it, ending threads and the search process.
 BEYOND_DRAIN_S = 15.0
 
-# How often replicas tell their backlog, and over how long it is averaged at least.
-TELL_EVERY_S = 1.0
+# The interval in which replicas report their backlog, and the shortest period over which it is averaged.
+REPORT_EVERY_S = 1.0
 LOOK_BACK_S = 2.0
 
-# Has HAProxy pass calls on, where the cluster started with it.
+# The variable is 1 if the cluster was started with HAProxy, which then passes calls on.
 HA_PROXY = "RAY_SERVE_ENABLE_HA_PROXY"
 
-# How long Serve's controller waits for a proxy, in the environment of the controller; as long as Serve's own
-# start waits for it.
+# The variable, in the controller's environment, sets how long Serve's controller waits for a proxy. The value
+# is the time that Serve's own start waits for one.
 PROXY_READY = "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"
 PROXY_READY_S = "60"
 
 
 @dataclass(frozen=True, slots=True)
 class Scale(Checked):
-    """How many replicas, and what each is given.
+    """The number of replicas, and the resources of each.
 
-    `replicas` there are to begin with; with `max_replicas` the backlog decides, between `min_replicas`
-    (None: `replicas`) and that, so that each has about `target_backlog_s` of work waiting. More come when
-    that has been so for `upscale_delay_s`, some go after `downscale_delay_s`. `cpus` and `gpus` are what a
-    node must have free for one; a replica uses one device. While a new version is rolled out,
-    `surge_percent` more replicas may run, at least one; with 0 an old one ends before a new one begins.
+    The application starts with `replicas`. With `max_replicas`, the number then follows the backlog, between
+    `min_replicas` (None: `replicas`) and `max_replicas`, so that each replica has about `target_backlog_s` of
+    pending work. Replicas are added if this asks for more during `upscale_delay_s`, and removed if it asks
+    for fewer during `downscale_delay_s`. A node must have `cpus` and `gpus` free for a replica; a replica
+    uses one device. During a rollout `surge_percent` more replicas may run, at least one. With 0, an old
+    replica ends before a new one starts.
     """
 
     replicas: int = at_least(1, 1)
@@ -66,7 +67,7 @@ class Scale(Checked):
         least, most = self.min_replicas, self.max_replicas
         if most is None:
             if least is not None:
-                raise ConfigError(f"min_replicas: {least} needs max_replicas beside it")
+                raise ConfigError(f"min_replicas: {least} is given without max_replicas; set both")
             return
         if not (least or self.replicas) <= self.replicas <= most:
             raise ConfigError(
@@ -76,10 +77,10 @@ class Scale(Checked):
 
 
 def check_behind_serve(config: ServerConfig) -> None:
-    """Check what of a configuration Serve cannot do. Raises: ConfigError."""
+    """Check that Serve supports a configuration. Raises: ConfigError."""
     if config.listen.tls is not None:
         raise ConfigError(
-            "listen.tls: Ray Serve's proxies speak plaintext; leave it out, and put what ends TLS before them"
+            "listen.tls: Ray Serve's proxies have no TLS; leave it out, and put a TLS proxy before them"
         )
 
 
@@ -90,9 +91,9 @@ def application(config: ServerConfig, scale: Scale) -> Any:
     calls = config.limits.max_concurrent_calls
     deployment = serve.deployment(
         name=DEPLOYMENT,
-        # So many that the replica's own limit refuses, with a hint when to come back: Serve's gives none.
+        # Above the replica's own limit, which refuses calls with a time to retry. Serve's refusals have none.
         max_ongoing_requests=2 * calls,
-        # What waits in a proxy while no replica runs; and a moment, until one is found for it.
+        # Calls wait in a proxy while no replica runs, and for a moment until the proxy finds one.
         max_queued_requests=2 * calls,
         **_router(),
         graceful_shutdown_timeout_s=config.listen.drain_timeout_s + BEYOND_DRAIN_S,
@@ -103,14 +104,14 @@ def application(config: ServerConfig, scale: Scale) -> Any:
         logging_config=LoggingConfig(enable_access_log=False),
         **_how_many(scale),
     )(made)
-    # A version of ours lets Serve keep the replicas where their number alone changes.
+    # With an explicit version, Serve keeps the replicas if only their number changes.
     version = version_of(config, by_backlog=scale.max_replicas is not None)
     deployment = deployment.options(version=version, _internal=True)
     return deployment.bind(config)
 
 
 def _router() -> dict[str, Any]:
-    """Let calls go to replicas of any node. HAProxy does by itself, and Serve refuses a router beside it."""
+    """Let calls go to replicas of any node. HAProxy does so itself, and Serve refuses a router with it."""
     if os.environ.get(HA_PROXY) == "1":
         return {}
     return {"request_router_config": RequestRouterConfig(request_router_class=AnyNodeRouter)}
@@ -129,8 +130,8 @@ def _how_many(scale: Scale) -> dict[str, Any]:
             max_replicas=scale.max_replicas,
             upscale_delay_s=scale.upscale_delay_s,
             downscale_delay_s=scale.downscale_delay_s,
-            # Serve calls it deprecated, and reads the variable nowhere that is to replace it.
-            metrics_interval_s=TELL_EVERY_S,
+            # Serve calls this deprecated, but does not read the variable that is to replace it.
+            metrics_interval_s=REPORT_EVERY_S,
             look_back_period_s=max(LOOK_BACK_S, scale.upscale_delay_s),
             policy=policy,
         )
@@ -138,10 +139,10 @@ def _how_many(scale: Scale) -> dict[str, Any]:
 
 
 def version_of(config: ServerConfig, *, by_backlog: bool) -> str:
-    """What changes when replicas must be made anew.
+    """Return a digest that changes when Serve must replace the replicas.
 
-    That is when the configuration does, or rankers' files under one name, or when the backlog begins to
-    decide (`by_backlog`): Serve has replicas tell theirs only where it did when they were made.
+    It depends on the configuration, on the size and time of the rankers' files, and on `by_backlog`: replicas
+    report their backlog only if autoscaling was on when they were made.
     """
     digest = hashlib.sha256(f"{by_backlog}\n{sources.to_yaml(config, ())}".encode())
     for ranker in config.rankers.values():
@@ -154,25 +155,25 @@ def version_of(config: ServerConfig, *, by_backlog: bool) -> str:
 
 
 def proxy_options(config: ServerConfig) -> dict[str, dict[str, Any]]:
-    """What Serve's proxies are told, on every node. gRPC they open at all of a node's addresses."""
+    """Return the options of Serve's proxies. They listen for gRPC on all of a node's addresses."""
     http = config.listen.http.port
     return {
         "grpc_options": {"port": config.listen.port, "grpc_servicer_functions": [IMPORT_PATH]},
-        # Serve has no way to open no HTTP; without the door it answers nothing of ours.
+        # Serve always listens for HTTP. Without Farrank's HTTP endpoint it passes no calls to Farrank.
         "http_options": {"host": config.listen.host, "port": 8000 if http is None else http},
     }
 
 
 def proxy_location(*, head_only: bool) -> str:
-    """Where Serve's proxies are: on the head node alone, or on every node that has a replica."""
+    """Return the nodes that have a proxy: only the head node, or every node that has a replica."""
     return "HeadOnly" if head_only else "EveryNode"
 
 
 def controller_options() -> dict[str, Any]:
-    """Options of Serve's controller.
+    """Return the options of Serve's controller.
 
-    By default it kills a proxy that is not ready after 5 s. On a node that has not imported Serve before this
-    is too short, and `up`, which waits for the first proxy, would fail.
+    By default it kills a proxy that is not ready after 5 s. This is too short on a node that has not imported
+    Serve before: `up` waits for the first proxy and would fail.
     """
     seconds = os.environ.get(PROXY_READY, PROXY_READY_S)
     return {"runtime_env": {"env_vars": {PROXY_READY: seconds}}}
@@ -181,10 +182,10 @@ def controller_options() -> dict[str, Any]:
 def serve_file(
     name: str, config: ServerConfig, args: Mapping[str, Any], *, head_only: bool = False
 ) -> dict[str, Any]:
-    """What a configuration file of Serve holds, for `serve deploy` and KubeRay; `args` are `from_file`'s.
+    """Return a configuration file of Serve, for `serve deploy` and KubeRay. `args` are those of `from_file`.
 
-    Serve makes all replicas anew when the arguments change. A fixed number of replicas is therefore written
-    beside them.
+    Serve replaces all replicas when the arguments change. A fixed number of replicas therefore stands outside
+    them.
     """
     arguments = dict(args)
     fixed = {}
@@ -209,8 +210,8 @@ def serve_file(
 def from_file(args: Mapping[str, Any]) -> Any:
     """Make the application for a configuration file of Serve.
 
-    `args` may hold `config`, the path of Farrank's file on the node that builds the application, `set`, a
-    mapping of keys to values as `farrank serve --set` takes them, and the fields of `Scale`.
+    `args` may have `config`, the path of Farrank's file on the node that builds the application; `set`, a
+    mapping of keys to values as in `farrank serve --set`; and the fields of `Scale`.
     Raises: ConfigError with every problem.
     """
     of_scale = {each.name for each in fields(Scale)}

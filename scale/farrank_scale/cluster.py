@@ -1,4 +1,4 @@
-"""What operators do with the application on a cluster: bring it up, look at it, take it down."""
+"""The operations on an application of a cluster: bring it up, describe it, take it down."""
 
 import json
 import os
@@ -30,12 +30,12 @@ DESCRIBE_S = 30.0
 CONNECT_S = 5.0
 LOOK_EVERY_S = 0.5
 
-# Of a large ranker's loading on a node that a cluster had to add first.
+# Long enough for a large ranker on a node that the cluster has to add first.
 READY_S = 600.0
 
 
 class ClusterError(RuntimeError):
-    """There is no cluster, or no such application on it, or it could not be brought up."""
+    """There is no cluster or no such application, or the application could not be brought up."""
 
 
 class NotReadyError(ClusterError):
@@ -44,7 +44,7 @@ class NotReadyError(ClusterError):
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Be a client of a cluster: that of `address` (None: RAY_ADDRESS's, or the one of this machine).
+    """Connect to a cluster: that of `address` (None: that of RAY_ADDRESS, or this machine's).
 
     Raises: ClusterError if there is none.
     """
@@ -68,16 +68,16 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def _check_listens(address: str) -> None:
-    """Check that somebody listens at `HOST:PORT`, for which Ray takes minutes.
+    """Check that a process listens at `HOST:PORT`. Ray itself would need minutes to find out.
 
-    Raises: OSError if nobody does; OverflowError if the port is none.
+    Raises: OSError if none listens; OverflowError if the port is out of range.
     """
     host, _, port = address.rpartition(":")
     if not host or "/" in address or not port.isdecimal():
         return
     hosts = [host.strip("[]")]
     if host in ("127.0.0.1", "localhost"):
-        # Ray asks at this machine's own address then.
+        # Ray then connects to this machine's own address.
         hosts.append(ray.util.get_node_ip_address())
     for each in hosts:
         try:
@@ -99,9 +99,9 @@ def bring_up(
 ) -> None:
     """Deploy the application, or change one of that name, and wait until it runs, for `ready_s` at most.
 
-    Replicas whose configuration stays are kept; others are replaced a few at a time, and drain. With
-    `head_only` the head node alone has proxies. `show` gets a line whenever the deployment has come further.
-    Raises: NotReadyError after `ready_s`; ClusterError with what Serve says; ConfigError as `application`.
+    Replicas with an unchanged configuration stay; others drain and are replaced a few at a time. With
+    `head_only`, only the head node has proxies. `show` gets a line at each progress of the deployment.
+    Raises: NotReadyError after `ready_s`; ClusterError with Serve's message; ConfigError as `application`.
     """
     end_s = time.monotonic() + ready_s
     made = application(config, scale)
@@ -115,7 +115,7 @@ def bring_up(
         target = serve.RunTarget(made, name=name, route_prefix="/")
         serve.run_many([target], wait_for_applications_running=False)
         _wait_until_ready(name, end_s, ready_s, show)
-        # They know the application's place a moment after it runs.
+        # The proxies learn the application's route a moment after it runs.
         _get_global_client().wait_for_proxies_serving()
     except (RayError, TimeoutError) as error:
         # The last line is the cause.
@@ -141,15 +141,15 @@ def _wait_until_ready(name: str, end_s: float, ready_s: float, show: Callable[[s
 
 
 def _details(name: str) -> ApplicationDetails:
-    """What Serve tells of an application, each replica with its node, which `serve.status` leaves out."""
+    """Return Serve's details of an application. `serve.status` would leave out the replicas' nodes."""
     found = ServeInstanceDetails(**_get_global_client().get_serve_details()).applications
     if name not in found:
-        raise ClusterError(f"the application {name!r} was taken down meanwhile")
+        raise ClusterError(f"the application {name!r} was taken down in the meantime")
     return found[name]
 
 
 def _why(name: str) -> str:
-    """What Serve knows of a failed deployment: the last lines of its messages."""
+    """Return the last lines of Serve's messages about a failed deployment."""
     found = serve.status().applications.get(name)
     if found is None:
         return ""
@@ -158,7 +158,7 @@ def _why(name: str) -> str:
 
 
 def proxy_host() -> str:
-    """The address of a node that has a proxy, the head's where it has one."""
+    """Return the address of a node that has a proxy, preferably the head node's."""
     nodes = {each["NodeID"]: each for each in ray.nodes() if each["Alive"]}
     with_proxy = [nodes[each] for each in serve.status().proxies if each in nodes]
     with_proxy.sort(key=lambda node: "node:__internal_head__" not in node["Resources"])
@@ -166,7 +166,7 @@ def proxy_host() -> str:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Say how the application is: its status, what Serve counts, and what each replica tells of itself.
+    """Describe the application: its status, the replicas in each state, and each replica's own description.
 
     Raises: ClusterError if there is no application of that name.
     """
@@ -187,7 +187,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def targets(name: str) -> list[dict[str, Any]]:
-    """The replicas' metrics pages as Prometheus' file and HTTP discovery take them. Raises: as `describe`."""
+    """Return the replicas' metrics pages for Prometheus' file or HTTP discovery. Raises: as `describe`."""
     return [
         {
             "targets": [each["metrics_url"].partition("//")[2].partition("/")[0]],
@@ -199,16 +199,16 @@ def targets(name: str) -> list[dict[str, Any]]:
 
 
 def write_targets(name: str, file: Path) -> int:
-    """Write them to a file, at once whole; return how many. Raises: as `describe`; OSError."""
+    """Write the targets to a file atomically. Returns their number. Raises: as `describe`; OSError."""
     found = targets(name)
-    beside = file.with_name(f".{file.name}.new")
-    beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    beside.replace(file)
+    new = file.with_name(f".{file.name}.new")
+    new.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    new.replace(file)
     return len(found)
 
 
 def take_down(name: str) -> None:
-    """Drain and end the application's replicas; with the last application Serve ends, too.
+    """Drain and end the application's replicas. With the last application, Serve ends, too.
 
     Raises: ClusterError if there is no application of that name.
     """

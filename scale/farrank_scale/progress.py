@@ -1,4 +1,4 @@
-"""How far a deployment is, in a line: which replicas are ready, which start, and what the others wait for."""
+"""A line about a deployment's progress: ready and starting replicas, and resources that others wait for."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ RESOURCES = ("CPU", "GPU")
 
 
 def progress(deployment: DeploymentDetails, free: Mapping[str, float], total: Mapping[str, float]) -> str:
-    """Say how far it is. `free` and `total` are what the cluster has of each resource, by Ray's names."""
+    """Describe the progress. `free` and `total` are the cluster's resources, by Ray's names."""
     by_state: dict[str, Counter[str]] = {}
     for each in deployment.replicas:
         by_state.setdefault(each.state.value, Counter())[each.node_ip or ""] += 1
     ready = by_state.pop(READY, Counter())
     ending = by_state.pop(ENDING, Counter())
     starting = sum(by_state.values(), Counter[str]())
-    # Ray has not told Serve of a process for these.
+    # Replicas without a node have no process yet.
     waiting = starting.pop("", 0)
     parts = [f"{ready.total()} of {deployment.target_num_replicas} replicas are ready{_where(ready)}"]
     if starting:
@@ -34,7 +34,7 @@ def progress(deployment: DeploymentDetails, free: Mapping[str, float], total: Ma
 
 
 def _where(nodes: Mapping[str, int]) -> str:
-    """Write the nodes' addresses, with counts where there are several."""
+    """Write the nodes' addresses, with counts if there are several."""
     if len(nodes) > 1:
         return f" ({', '.join(f'{count} on {node}' for node, count in sorted(nodes.items()))})"
     return "".join(f" on {node}" for node in nodes)

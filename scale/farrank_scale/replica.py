@@ -1,4 +1,4 @@
-"""One replica of Ray Serve: a Farrank replica without sockets of its own, to which Serve brings the calls."""
+"""A replica of Ray Serve: a Farrank replica without its own sockets, which gets its calls from Serve."""
 
 import asyncio
 import logging
@@ -27,32 +27,32 @@ from farrank_server.wire.standard_services import Health, reflections
 
 log = logging.getLogger(__name__)
 
-# Serve passes neither a call's deadline on nor its timeout: Farrank's clients send it once more.
+# Serve does not pass on a call's deadline or timeout. Farrank's clients also send it as this metadata.
 TIMEOUT_KEY = "farrank-timeout-ms"
 
-# Beyond it a float is no time any more.
+# A bound that keeps the deadline a finite float.
 MOST_TIMEOUT_MS = 10**12
 
 
 class ServedBytes(NamedTuple):
-    """An answer as Serve wants it: something that can write itself."""
+    """An answer for Serve, which wants an object that serializes itself."""
 
     data: bytes
 
     def SerializeToString(self) -> bytes:
-        """Give what was written before."""
+        """Return the serialized answer."""
         return self.data
 
 
 class _Ended(Exception):
-    """What ends a handler's call after its status was set."""
+    """Ends a handler's call after its status was set."""
 
 
 class CallThroughServe:
-    """What gRPC's handlers ask of a call (`grpc.aio.ServicerContext`), of one that Serve brought.
+    """A call from Serve, with the methods of `grpc.aio.ServicerContext` that gRPC's handlers use.
 
-    `context` is Serve's own, which travels back with the answer: status and trailers are set there, and reach
-    the caller only if nothing is raised. Belongs to the event loop.
+    `context` is Serve's own and returns to Serve with the answer. Its status and trailers reach the caller
+    only if the handler raises nothing. Belongs to the event loop.
     """
 
     def __init__(self, request: bytes, context: Any) -> None:
@@ -62,7 +62,7 @@ class CallThroughServe:
         self._late_s: float | None = None
 
     def begin(self) -> None:
-        """Note when the call must be answered. Raises: InvalidArgument if its timeout is none."""
+        """Read the call's timeout and set its deadline. Raises: InvalidArgument if the timeout is invalid."""
         given = next((value for key, value in self.invocation_metadata() if key == TIMEOUT_KEY), None)
         if given is None:
             return
@@ -73,23 +73,23 @@ class CallThroughServe:
         self._late_s = asyncio.get_running_loop().time() + int(given) / 1000
 
     def time_remaining(self) -> float | None:
-        """Seconds to the deadline; None where the caller named none."""
+        """Return the seconds until the deadline, or None if the caller set none."""
         return None if self._late_s is None else max(0.0, self._late_s - asyncio.get_running_loop().time())
 
     def peer(self) -> str:
-        """Who called the proxy, as gRPC writes it."""
+        """Return the address of the proxy's caller, as gRPC writes it."""
         return str(self._context.peer())
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
-        """What the caller sent beside the request."""
+        """Return the metadata of the request."""
         return cast(list[tuple[str, str]], self._context.invocation_metadata())
 
     def set_trailing_metadata(self, trailing: tuple[tuple[str, str], ...]) -> None:
-        """Set what goes beside the answer; Serve adds its own request id."""
+        """Set the answer's trailing metadata. Serve adds its own request id."""
         self._context.set_trailing_metadata(list(trailing))
 
     async def read(self) -> bytes:
-        """The request, which is all there."""
+        """Return the request, which Serve has received completely."""
         return self._request
 
     async def abort(
@@ -102,11 +102,11 @@ class CallThroughServe:
         raise _Ended
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Have something called when the call is done here: from then on it is Serve's."""
+        """Register a callback for the end of the call here, when its answer goes to Serve."""
         self._done.append(callback)
 
     async def answered(self, behaviour: Any) -> ServedBytes:
-        """Have a handler answer; an error is a status and no bytes."""
+        """Let a handler answer. An error sets the status and gives an empty answer."""
         try:
             self.begin()
             return ServedBytes(await behaviour(None, self))
@@ -127,12 +127,12 @@ class _Asked(NamedTuple):
     invocation_metadata: tuple[()] = ()
 
 
-class ServeDoor(GrpcListener):
-    """gRPC's handlers without a port: Serve's calls find their behaviour here by name."""
+class ServeGrpc(GrpcListener):
+    """The gRPC endpoint without a port. Serve's calls find their handlers here by name."""
 
     def __init__(self, rankers: Iterable[str]) -> None:
         self._health = Health((SERVICE.full_name, SEARCHES), [health_of(each) for each in rankers])
-        # Proxies pass no reflection on: none is ever open.
+        # Proxies pass no reflection calls on, so none is ever open.
         self._reflections = reflections()
         self.port = 0
         self._behaviours: dict[str, Any] = {}
@@ -151,7 +151,7 @@ class ServeDoor(GrpcListener):
         return await CallThroughServe(request, context).answered(self._behaviours[method])
 
     async def close(self, grace_s: float) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 def _written(behaviour: Any, serializer: Callable[[Any], bytes] | None) -> Any:
@@ -165,7 +165,7 @@ def _written(behaviour: Any, serializer: Callable[[Any], bytes] | None) -> Any:
 
 
 class ServeHttp(HttpListener):
-    """The HTTP door without a port: Serve calls its application."""
+    """The HTTP endpoint without a port: Serve calls its application."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -173,7 +173,7 @@ class ServeHttp(HttpListener):
 
     @property
     def url(self) -> str:
-        """Where Serve's proxies listen is theirs to say."""
+        """Return no URL, because Serve's proxies have the ports."""
         return ""
 
     async def open(self, door: Any) -> None:
@@ -182,7 +182,7 @@ class ServeHttp(HttpListener):
         self.report(serving=True)
 
     def report(self, *, serving: bool) -> None:
-        """Tell load balancers whether to send calls here."""
+        """Set whether health checks are answered with serving."""
         if self.application is not None:
             self.application.serving = serving
 
@@ -191,30 +191,30 @@ class ServeHttp(HttpListener):
         self.report(serving=False)
 
     def is_followed(self) -> bool:
-        """Serve sends no calls any more once it ends a replica."""
+        """Return False: Serve sends no calls to a replica that it ends, so a drain needs no wait."""
         return False
 
     def end_idle(self) -> None:
-        """Connections are Serve's."""
+        """Do nothing, because Serve has the connections."""
 
     def show_open(self, metrics: Metrics) -> None:
-        """Connections are Serve's."""
+        """Do nothing, because Serve has the connections."""
 
     async def close(self, grace_s: float) -> None:
-        """Stop what the application has threads for."""
+        """End the application's threads."""
         if self.application is not None:
             self.application.close()
 
 
 class ReplicaBehindServe(Replica):
-    """A replica whose calls Serve brings: `door` and `http` stand where the sockets would."""
+    """A replica that gets its calls from Serve: `grpc` and `http` replace the listening sockets."""
 
-    door: ServeDoor
+    grpc: ServeGrpc
     http: ServeHttp | None = None
 
     def _listen(self) -> GrpcListener:
-        self.door = ServeDoor(self._config.rankers)
-        return self.door
+        self.grpc = ServeGrpc(self._config.rankers)
+        return self.grpc
 
     def _listen_http(self) -> HttpListener:
         self.http = ServeHttp()
@@ -222,7 +222,7 @@ class ReplicaBehindServe(Replica):
 
 
 def without_ports(config: ServerConfig) -> ServerConfig:
-    """What a replica is told: Serve has the doors' ports, and its metrics take a free one of the node."""
+    """Return a replica's configuration: Serve has the endpoints' ports, and metrics take a free one."""
     listen = config.listen
     return replace(
         config,
@@ -236,7 +236,7 @@ def without_ports(config: ServerConfig) -> ServerConfig:
 
 
 class FarrankReplica:
-    """What Serve makes of the application on each node: one engine, one device.
+    """The class that Serve instantiates for each replica: one engine, one device.
 
     Raises, when it is made: ConfigError if the configuration cannot be served on this node.
     """
@@ -248,32 +248,32 @@ class FarrankReplica:
         await self._replica.__aenter__()
 
     async def Rerank(self, request: bytes, grpc_context: Any) -> ServedBytes:
-        """Rerank the caller's documents, and those that it names of an index."""
-        return await self._replica.door.answer("Rerank", request, grpc_context)
+        """Rerank the caller's documents, including those that it names by index and id."""
+        return await self._replica.grpc.answer("Rerank", request, grpc_context)
 
     async def SearchAndRerank(self, request: bytes, grpc_context: Any) -> ServedBytes:
         """Find candidates in an index and rerank them."""
-        return await self._replica.door.answer("SearchAndRerank", request, grpc_context)
+        return await self._replica.grpc.answer("SearchAndRerank", request, grpc_context)
 
     async def ListRankers(self, request: bytes, grpc_context: Any) -> ServedBytes:
         """List the rankers and indexes that the caller may use."""
-        return await self._replica.door.answer("ListRankers", request, grpc_context)
+        return await self._replica.grpc.answer("ListRankers", request, grpc_context)
 
     async def Check(self, request: bytes, grpc_context: Any) -> ServedBytes:
-        """Say whether this replica is healthy, as gRPC's own health service does."""
-        return await self._replica.door.answer("Check", request, grpc_context)
+        """Answer a health check, as gRPC's own health service does."""
+        return await self._replica.grpc.answer("Check", request, grpc_context)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Tell the autoscaling policy for how long the device has work."""
+        """Report the seconds of pending work to the autoscaling policy."""
         return {METRIC: self._replica.engine.backlog_s()}
 
     async def check_health(self) -> None:
-        """Have Serve put another replica in the place of one whose device is lost. Raises: RuntimeError."""
+        """Let Serve replace a replica whose device is lost. Raises: RuntimeError."""
         if self._replica.engine.lost.is_set():
             raise RuntimeError("the device is lost, or too many threads hang")
 
     async def describe(self) -> dict[str, Any]:
-        """Say what runs here, for operators: the place of the metrics, rankers with their versions."""
+        """Describe this replica for operators: its node, metrics page, rankers' versions and backlog."""
         metrics_url = self._replica.metrics_url
         if metrics_url is not None:
             for everywhere in ("//0.0.0.0:", "//[::]:"):
@@ -287,28 +287,28 @@ class FarrankReplica:
         }
 
     async def __del__(self) -> None:
-        """Drain and end: Serve calls it when no calls come any more."""
+        """Drain and end. Serve calls this when it sends no more calls."""
         if hasattr(self, "_replica"):
             await self._replica.__aexit__(None, None, None)
 
 
 class FarrankHttpReplica(FarrankReplica):
-    """The same with the HTTP door."""
+    """A replica with the HTTP endpoint, too."""
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        """Give Serve the application, once there is one."""
+        """Return the application for Serve, which calls this after the replica was made."""
         assert self._replica.http is not None
-        door: ASGIApp = self._replica.http.application
+        application: ASGIApp = self._replica.http.application
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "lifespan":
-                await door(scope, receive, send)
+                await application(scope, receive, send)
                 return
-            # The door began with its replica and ends with it.
+            # The application starts and ends with its replica, so there is nothing to do.
             while True:
-                told = (await receive())["type"]
-                await send({"type": f"{told}.complete"})
-                if told == "lifespan.shutdown":
+                event = (await receive())["type"]
+                await send({"type": f"{event}.complete"})
+                if event == "lifespan.shutdown":
                     return
 
         return answer

@@ -1,8 +1,8 @@
-"""To which replica a proxy passes a call: the less busy of two, wherever they are.
+"""The choice of a call's replica in a proxy: the less busy of two, on any node.
 
-By default Serve's proxies prefer replicas of their node for as long as these take calls. Ours take more than
-they answer, to refuse the rest with a hint (`application.py`): calls would be refused on one node while
-replicas of others are idle.
+By default Serve's proxies prefer replicas on their own node as long as these accept calls. Farrank's replicas
+accept more calls than they answer, and refuse the rest with a time to retry (`application.py`). Calls would
+thus be refused on one node while replicas of other nodes are idle.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequ
 
 
 class AnyNodeRouter(PowerOfTwoChoicesRequestRouter):  # type: ignore[misc]  # untyped
-    """Serve's power of two choices, among the replicas of all nodes alike."""
+    """Serve's power of two choices, among the replicas of all nodes equally."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given | {"prefer_local_node_routing": False})

@@ -40,7 +40,7 @@ def test_without_the_extra_it_says_what_to_install(
         (["--config", "nowhere.yaml"], "nowhere.yaml: No such file or directory"),
         (["--set", "listen.prot=1"], "listen.prot: there is no such key (--set listen.prot=1)"),
         (["--set", "listen.tls.certificate=a", "--set", "listen.tls.private_key=b"], "listen.tls: "),
-        (["--min-replicas", "2"], "min_replicas: 2 needs max_replicas beside it"),
+        (["--min-replicas", "2"], "min_replicas: 2 is given without max_replicas; set both"),
         (["--replicas", "3", "--max-replicas", "2"], "replicas: 3 is not allowed; it must be from"),
     ],
 )

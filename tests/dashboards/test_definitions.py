@@ -50,15 +50,15 @@ def test_selectors_of_the_definition_are_written_out(tmp_path: Path) -> None:
         (panel(widht=8), r"^things\.yaml: panel 'How many': .*'widht'"),
         (panel(stacked=True), "'stacked'"),
         ({"kind": "stat", "title": "Bare"}, "'Bare': .*missing .*'description'"),
-        (panel(kind="pie"), "no kind 'pie'; known are timeseries, stat, heatmap, table"),
+        (panel(kind="pie"), "no kind 'pie'; the kinds are timeseries, stat, heatmap, table"),
         (panel(width="half"), "width cannot be 'half'"),
         (
             panel(queries={"things": "sum(things{$THEIRS})"}),
-            r"no selector \$THEIRS; known are .*RANKERS, OURS",
+            r"no selector \$THEIRS; the selectors are .*RANKERS, OURS",
         ),
         (panel(percentiles="things_bucket"), "either queries or percentiles"),
-        (panel(bounds=[1, 2, 3]), "at most 2 bounds, not 3"),
-        ("sum(things)", "'sum\\(things\\)' is no mapping"),
+        (panel(bounds=[1, 2, 3]), "3 bounds are given; a panel has at most 2"),
+        ("sum(things)", "'sum\\(things\\)' is not a mapping"),
     ],
 )
 def test_a_mistake_in_a_panel_is_named(tmp_path: Path, wrong: Any, message: str) -> None:
