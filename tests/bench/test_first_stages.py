@@ -62,7 +62,7 @@ def test_bytes_are_counted_by_part(tmp_path: Path) -> None:
     (tmp_path / "_0.fdt").write_bytes(b"x" * 30)
     (tmp_path / "tokens" / "key" / "ids.u16").write_bytes(b"x" * 8)
     built = Built(tmp_path, documents=2, characters=100, seconds=4.0, cpu_s=6.0, peak_mib=1.0)
-    told = {row.what: row.measured for row in built.rows()}
-    assert told["bytes a document: Lucene's index with its texts"] == "15"
-    assert told["bytes a document: tokens"] == "4"
-    assert told["documents/s"].startswith("0 (6 s")
+    rows = {row.what: row.measured for row in built.rows()}
+    assert rows["bytes per document: Lucene's index with its texts"] == "15"
+    assert rows["bytes per document: tokens"] == "4"
+    assert rows["documents/s"].startswith("0 (6 s")

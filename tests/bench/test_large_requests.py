@@ -29,12 +29,12 @@ def test_each_kind_of_request_has_its_answer(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("door", "ranker", "answers"), [("HTTP", "none", "404: 3"), ("gRPC", RANKER, "OK: 3")]
+    ("endpoint", "ranker", "answers"), [("HTTP", "none", "404: 3"), ("gRPC", RANKER, "OK: 3")]
 )
 def test_requests_at_once_are_measured_beside_another_caller(
-    tmp_path: Path, door: str, ranker: str, answers: str
+    tmp_path: Path, endpoint: str, ranker: str, answers: str
 ) -> None:
-    rows = {row.what: row for row in at_once(started(tmp_path), door, 3, 200_000, 1, ranker)}
+    rows = {row.what: row for row in at_once(started(tmp_path), endpoint, 3, 200_000, 1, ranker)}
     assert rows["answers, all rounds"].measured == answers
     assert rows["failed calls of the other caller"].reached
-    assert float(rows["median over that alone"].measured.partition(" ")[0]) > 0
+    assert float(rows["ratio of the medians"].measured.partition(" ")[0]) > 0
