@@ -146,6 +146,8 @@ def _fork_on_demand(commands: socket.socket) -> None:
         message, files, _, _ = socket.recv_fds(commands, _LARGEST_COMMAND, _MOST_FILES)
         if not message:
             os._exit(0)
+        if any("serve" in each for each in json.loads(message)["command"]):
+            _import_the_server()
         # The one between ends before whoever asked is told: its child is theirs then.
         reading, writing = os.pipe()
         between = os.fork()
@@ -162,6 +164,16 @@ def _fork_on_demand(commands: socket.socket) -> None:
         commands.send(os.read(reading, 20))
         for file in (reading, writing, *files):
             os.close(file)
+
+
+def _import_the_server() -> None:
+    """Import what each server would import for itself, for seconds, once for all."""
+    import transformers.models.bert.modeling_bert  # noqa: F401
+
+    import farrank_runtimes.torch_runtime  # noqa: F401
+    import farrank_server.http.door
+    import farrank_server.http.listen
+    import farrank_server.run  # noqa: F401
 
 
 def _run(
