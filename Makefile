@@ -51,7 +51,7 @@ test-most: $(READY)
 
 # Helm's engine is a Go library. Processes that had run other servers before have crashed with it, so these tests have
 # their own process.
-HELM := tests/deploy tests/dashboards/test_autoscaling.py
+HELM := tests/deploy
 test-charts: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(HELM) $(PYTEST_ARGS)
 

@@ -47,7 +47,7 @@ def _of_this_test(record: logging.LogRecord) -> bool:
 logging.getLogger("asyncio").addFilter(_of_this_test)
 
 # Their tests share a server, an index or traced graphs that take seconds to make.
-SHARING = ("chaos", "clients", "docs", "e2e", "exporters", "fuzz", "http_clients", "runtimes")
+SHARING = ("chaos", "clients", "dashboards", "docs", "e2e", "exporters", "fuzz", "http_clients", "runtimes")
 
 
 @pytest.hookimpl(optionalhook=True)
