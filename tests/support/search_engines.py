@@ -86,21 +86,22 @@ class Front:
                 json.loads(body) if body else None,
             )
         )
+        try:
+            answer = await self._of_engine(request, body)
+            self.arrived.set()
+            fault = self.fault_all or (self.fault if request.path.endswith("/_search") else None)
+            return await fault(request, answer) if fault else answer.response(**self.product_header)
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
+
+    async def _of_engine(self, request: web.Request, body: bytes) -> Answer:
         assert self.session is not None
         headers = {"content-type": "application/json"} if body else {}
         async with self.session.request(
             request.method, self.behind + request.path_qs, data=body, headers=headers
         ) as behind:
-            answer = Answer(behind.status, await behind.read())
-        fault = self.fault_all or (self.fault if request.path.endswith("/_search") else None)
-        self.arrived.set()
-        if fault is not None:
-            try:
-                return await fault(request, answer)
-            except asyncio.CancelledError:
-                self.left.set()
-                raise
-        return answer.response(**self.product_header)
+            return Answer(behind.status, await behind.read())
 
     @property
     def product_header(self) -> dict[str, str]:

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
 
 from support.evidence_page import Site, opened_site
 
 # As root there is no sandbox; the others keep Chromium from asking for what is not there.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-TIMEOUT_MS = 15_000
+# Of whatever a test waits for, on a busy machine, too.
+TIMEOUT_MS = 90_000
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

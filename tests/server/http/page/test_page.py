@@ -278,15 +278,17 @@ async def test_a_document_of_2_mb(page: Page) -> None:
     await page.set_input_files("#files", file_of("long.txt", text.encode()))
     await expect(page.locator("own-documents li")).to_have_count(1)
     await search(page, "river")
-    began = await page.evaluate("performance.now()")
+    session = await page.context.new_cdp_session(page)
+    # Processor time, which a busy machine does not stretch.
+    await session.send("Performance.enable", {"timeDomain": "threadTicks"})
     # Opened near its end, which lies in a block that was never laid out.
     await row(page, "long.txt").locator("evidence-strip").focus()
     await page.keyboard.press("End")
     await page.keyboard.press("Enter")
     passage = await current_text(page)
-    took_ms = await page.evaluate("performance.now()") - began
+    told = (await session.send("Performance.getMetrics"))["metrics"]
+    assert 0 < next(each["value"] for each in told if each["name"] == "TaskDuration") < 5
     assert passage in text
-    assert took_ms < 5000
     assert await page.locator("passage-reader .text").text_content() == text
     # What was read is a sliver of it: it is shown once more, enlarged.
     strips = page.locator("passage-reader evidence-strip")
