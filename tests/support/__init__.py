@@ -4,5 +4,5 @@ from pkgutil import iter_modules
 
 import pytest
 
-# So that their failed assertions show values, like those of the tests themselves.
+# With this, failed assertions in helpers show values, like those of the tests themselves.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))

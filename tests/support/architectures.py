@@ -1,4 +1,4 @@
-"""One name for each architecture that `make_backbone` builds and that has a form of its own."""
+"""One name for each architecture that `make_backbone` builds and that has its own form."""
 
 ARCHITECTURES = (
     "bert",

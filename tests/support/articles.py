@@ -1,4 +1,4 @@
-"""Articles with questions, as SQuAD's files have them, of words that say nothing."""
+"""Articles with questions in the format of SQuAD's files, made of random words."""
 
 import gzip
 import json
@@ -10,7 +10,7 @@ WORDS = ["sea", "bread", "1984", "the", "of", "unbelievable", "harbour", "stone"
 
 
 def write_articles(folder: Path, articles: int = 10, passages: int = 12, words: int = 60) -> Path:
-    """Write as many articles of both splits; each passage has three questions, which it alone answers."""
+    """Write `articles` articles of each split. Each passage has three questions that only it answers."""
     rng = Random(5)
     texts: list[dict[str, Any]] = []
     questions: list[dict[str, Any]] = []

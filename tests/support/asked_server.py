@@ -1,6 +1,6 @@
-"""A server as the tests of other people's clients see it: in environments that hold none of this project.
+"""A server for the tests of third-party clients, which run in environments without this project.
 
-The standard library and pytest alone are imported here.
+This module imports only the standard library and pytest.
 """
 
 import json
@@ -23,15 +23,15 @@ from support.documentation import ROOT, blocks
 PAGE = ROOT / "docs" / "http.md"
 WRITTEN_URL = "http://127.0.0.1:8080"
 
-# Small, so that a test can use them up; clients ask one call after the other.
+# Small, so that a test can use them up. Clients send one call after the other.
 CONCURRENT_CALLS = 2
-# Above it, calls are refused before their bodies are read.
+# Beyond this number, calls are refused before their bodies are read.
 READ_CALLS = 2 * CONCURRENT_CALLS
 
 
 @dataclass(frozen=True)
 class AskedServer:
-    """A running server, and what it answered through gRPC: a score between 0 and 1 for each document."""
+    """A running server, and its answer over gRPC: a score between 0 and 1 for each document."""
 
     url: str
     metrics_url: str
@@ -48,11 +48,11 @@ class AskedServer:
 
     @property
     def order(self) -> list[int]:
-        """The documents' places, best first."""
+        """The documents' positions, best first."""
         return sorted(range(len(self.scores)), key=lambda place: -self.scores[place])
 
     def check(self, ranking: Iterable[tuple[int, float]], top_n: int | None = None) -> None:
-        """Hold a ranking of (place, score) to that of gRPC: the order, the places, the scores."""
+        """Compare a ranking of (position, score) with gRPC's: the order, the positions, the scores."""
         found = list(ranking)
         assert [place for place, _ in found] == self.order[:top_n]
         assert all(type(score) is float and 0 <= score <= 1 for _, score in found)
@@ -61,11 +61,11 @@ class AskedServer:
         )
 
     def check_texts(self, ranking: Iterable[tuple[str, float]], top_n: int | None = None) -> None:
-        """Hold a ranking of (text, score) to that of gRPC."""
+        """Compare a ranking of (text, score) with gRPC's."""
         self.check(((self.documents.index(text), score) for text, score in ranking), top_n)
 
     def written(self, heading: str, language: str = "python") -> list[str]:
-        """The blocks under a heading of the page, as a reader with this server would write them."""
+        """Return the code blocks under a heading of the page, with this server's URL."""
         _, _, after = PAGE.read_text(encoding="utf-8").partition(f"\n### {heading}\n")
         section = after.partition("\n### ")[0].partition("\n## ")[0]
         found = [each.text for each in blocks(section) if each.language == language]
@@ -73,14 +73,14 @@ class AskedServer:
         return [text.replace(WRITTEN_URL, self.url) for text in found]
 
     def run_written(self, heading: str, **names: Any) -> dict[str, Any]:
-        """Run the lines under a heading; return what they named. `query` and `documents` are given."""
+        """Run the code under a heading. Returns its variables. `query` and `documents` are given."""
         names = {"query": self.query, "documents": list(self.documents), **names}
         for text in self.written(heading):
             exec(compile(text, f"docs/http.md, {heading}", "exec"), names)
         return names
 
     def refused(self) -> float:
-        """How many calls were refused over HTTP for want of room."""
+        """Return the number of calls that were refused over HTTP for lack of room."""
         with urllib.request.urlopen(self.metrics_url, timeout=30) as page:
             lines = page.read().decode().splitlines()
         return sum(
@@ -91,13 +91,13 @@ class AskedServer:
 
     @contextmanager
     def without_room(self) -> Iterator[None]:
-        """Have the server refuse every call: as many as it reads at once are begun and not ended."""
+        """Make the server refuse every call: as many calls as it reads at once are begun and not finished."""
         with self._begun():
             yield
 
     @contextmanager
     def with_room_after_a_refusal(self) -> Iterator[None]:
-        """Have the server refuse calls until it has refused one, and fail where none was."""
+        """Make the server refuse calls until it has refused one, and fail if it refused none."""
         with ExitStack() as begun:
             begun.enter_context(self._begun())
             before, left = self.refused(), threading.Event()
@@ -129,8 +129,8 @@ class AskedServer:
 
             begun = [begin() for _ in range(READ_CALLS)]
             self._until_answered_by(429)
-            # A call that its caller has just given up may have had a place still: then one of these was
-            # refused for it, and is begun anew.
+            # A call that its caller has just given up may still have had a place. Then one of these was
+            # refused for it, and is begun again.
             while refused := select.select(begun, [], [], 0)[0]:
                 begun = [begin() if each in refused else each for each in begun]
                 self._until_answered_by(429)
@@ -138,7 +138,7 @@ class AskedServer:
         self._until_answered_by(400)
 
     def _until_answered_by(self, status: int) -> None:
-        """Ask what is wrong in any case until it is answered so: with 429 as long as there is no room."""
+        """Send an invalid call until the answer has this status: 429 as long as there is no room."""
         request = urllib.request.Request(f"{self.url}/rerank", b"{}", method="POST")
         while True:
             try:

@@ -18,7 +18,7 @@ CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Attacked:
-    """The server, the keys of the attacker and of the probe, and where its log is."""
+    """The server, the API keys of the attacker and of the probe, and the path of its log."""
 
     spawned: SpawnedServer
     log: Path
@@ -31,7 +31,7 @@ class Attacked:
         return {GRPC: grpc_port, HTTP: urlsplit(self.spawned.http_url).port or 0}
 
     def attacker(self, number: int, *, with_key: bool) -> Attacker:
-        """A caller whose address, of loopback, is not the probe's."""
+        """Return a caller whose loopback address is not the probe's."""
         return Attacker(self.ports, f"127.0.0.{2 + number % 200}", self.attacker_key if with_key else "")
 
     def is_alive(self) -> bool:
@@ -49,19 +49,19 @@ class Attacked:
         return self._status_bytes("VmRSS")
 
     def forget_peak(self) -> None:
-        """Let `peak_bytes` begin at what is resident now."""
+        """Reset `peak_bytes` to the memory that is resident now."""
         self._proc("clear_refs").write_text("5")
 
     def peak_bytes(self) -> int:
-        """The most that has been resident since `forget_peak`."""
+        """Return the most memory that has been resident since `forget_peak`."""
         return self._status_bytes("VmHWM")
 
     def files(self) -> int:
-        """Open file descriptors."""
+        """Return the number of open file descriptors."""
         return len(os.listdir(self._proc("fd")))
 
     def connections(self) -> int:
-        """Sockets that are connected to one of the endpoints, on the server's side."""
+        """Count the server's connected sockets of both endpoints."""
         ports = set(self.ports.values())
         found = 0
         for table in ("tcp", "tcp6"):
@@ -72,13 +72,13 @@ class Attacked:
         return found
 
     def loop_s(self) -> float:
-        """Processor time of the event loop's thread, which is the process's first."""
+        """Return the processor time of the event loop's thread, which is the process's first."""
         pid = self.spawned.process.pid
         fields = self._proc(f"task/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_S
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over its labels."""
+        """Sum a metric over its labels."""
         with urlopen(self.spawned.metrics_url, timeout=60) as answer:
             text = answer.read().decode()
         return sum(map(float, re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)))
@@ -86,7 +86,7 @@ class Attacked:
 
 @contextmanager
 def attacked_server(ranker: Path, folder: Path, settings: Sequence[str] = ()) -> Iterator[Attacked]:
-    """Serve a tiny ranker with two keys; standard error goes to a file of the folder."""
+    """Serve a tiny ranker with two API keys. Standard error goes to a file of the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     keys, log = folder / "keys.toml", folder / "log"
     attacker_key, probe_key = (add_key(keys, name, {}) for name in ("attacker", "probe"))

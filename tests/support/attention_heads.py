@@ -79,7 +79,7 @@ def causal_alibi(heads: Heads) -> Pattern:
 
 
 def near(heads: Heads) -> Pattern:
-    """ModernBERT's way: near tokens alone."""
+    """ModernBERT's pattern: only near tokens."""
     return Pattern(window=NEAR)
 
 
@@ -88,12 +88,12 @@ def causal_near(heads: Heads) -> Pattern:
 
 
 def near_alibi(heads: Heads) -> Pattern:
-    """What no model does, but a pattern can say."""
+    """A pattern that no model uses, but that can be expressed."""
     return Pattern(window=NEAR, slopes=alibi(heads).slopes)
 
 
 def window(heads: Heads) -> Pattern:
-    """Longformer's way: near tokens, and an input's first three, which see and are seen by all."""
+    """Longformer's pattern: near tokens, and an input's first three, which see and are seen by all."""
     own, other = places_of(heads.asking), places_of(heads.seen)
     near, first = (torch.tensor(number, device=own.device) for number in (NEAR, 3))
 
@@ -105,7 +105,7 @@ def window(heads: Heads) -> Pattern:
 
 
 def window_both_ends(heads: Heads) -> Pattern:
-    """BigBird's way, by tokens: near ones, the first two and the last two."""
+    """BigBird's pattern, by tokens: near ones, the first two and the last two."""
     own, other = places_of(heads.asking), places_of(heads.seen)
     device = own.device
     own_ends, other_ends = (
@@ -126,7 +126,7 @@ def window_both_ends(heads: Heads) -> Pattern:
 
 
 def rescored(heads: Heads) -> Pattern:
-    """DeBERTa's way: what a head adds depends on how far two tokens are apart, and on which side."""
+    """DeBERTa's pattern: a head's bias depends on the distance and the direction between two tokens."""
     own, other = places_of(heads.asking), places_of(heads.seen)
     generator = torch.Generator().manual_seed(5)
     added = torch.randn(heads.query.shape[1], 2 * CLOSEST + 1, generator=generator).to(own.device)
@@ -141,7 +141,7 @@ def rescored(heads: Heads) -> Pattern:
 
 MakePattern = Callable[[Heads], Pattern]
 
-# Between streams of different lengths a window may hold nothing.
+# Between streams of different lengths, a window may be empty.
 WITHIN_INPUTS: dict[str, MakePattern] = {make.__name__: make for make in (near, causal_near, near_alibi)}
 
 PATTERNS: dict[str, MakePattern] = {
@@ -151,7 +151,7 @@ PATTERNS: dict[str, MakePattern] = {
 
 
 def block_by_block(*arguments: Any, block_mask: BlockMask, **named: Any) -> Any:
-    """FlexAttention uncompiled, which reads no block lists by itself: here only blocks on them are seen."""
+    """FlexAttention uncompiled. It reads no block lists, so the mask admits only pairs in listed blocks."""
     partly = _listed(block_mask.kv_num_blocks, block_mask.kv_indices)
     wholly = torch.zeros_like(partly)
     if block_mask.full_kv_num_blocks is not None and block_mask.full_kv_indices is not None:

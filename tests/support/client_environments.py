@@ -1,4 +1,4 @@
-"""Environments that hold other people's clients, apart from the project's own."""
+"""Environments with third-party clients, separate from the project's own."""
 
 import fcntl
 import hashlib
@@ -16,7 +16,7 @@ from support.documentation import ROOT
 
 CACHE = ROOT / ".cache" / "http-clients"
 
-# What uv says when nothing answers, as against a package that is not there or does not fit.
+# uv's messages if no index answers, as opposed to a package that does not exist or does not fit.
 _UNREACHABLE = re.compile(r"error sending request|Failed to fetch|timed out|dns error|tcp connect error")
 
 
@@ -25,25 +25,24 @@ class IndexUnreachable(Exception):
 
 
 def plain_environ() -> dict[str, str]:
-    """The variables of this process without those that lead another Python to this one's packages."""
+    """Return this process's variables, without those that make another Python use this one's packages."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
 def made_environment(
     requirements: Path, cache: Path = CACHE, variables: Mapping[str, str] | None = None
 ) -> Path:
-    """Install what a file names, and nothing else; return the folder of executables.
+    """Install exactly the packages of a file. Returns the folder of executables.
 
-    What was installed before from the same lines is taken as it is. `variables` are for uv, which installs in
-    a tenth of the time that pip takes.
-    Raises: IndexUnreachable; RuntimeError with what uv said.
+    An environment that was installed from the same lines is reused. `variables` are for uv, which installs in
+    a tenth of pip's time. Raises: IndexUnreachable; RuntimeError with uv's message.
     """
     lines = requirements.read_bytes()
     digest = hashlib.sha256(lines + sys.version.encode()).hexdigest()
     folder = cache / requirements.stem
     ready = folder / "installed"
     cache.mkdir(parents=True, exist_ok=True)
-    # Two test runs in one checkout share it.
+    # Two test runs in one checkout share the environment.
     with (cache / f"{requirements.stem}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not ready.exists() or ready.read_text() != digest:
@@ -51,7 +50,7 @@ def made_environment(
             _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], {})
             environment = {**_as_pip_does(), "UV_CACHE_DIR": str(cache / "uv"), **(variables or {})}
             python = ["--quiet", "--python", str(folder / "bin" / "python")]
-            # Nothing that a client draws in is taken unseen: torch would be gigabytes.
+            # Dependencies are never installed unseen: torch would be gigabytes.
             flags = ["--no-deps", "--only-binary", ":all:", "--requirement", str(requirements)]
             _run([uv.find_uv_bin(), "pip", "install", *python, *flags], environment)
             _run([uv.find_uv_bin(), "pip", "check", *python], environment)
@@ -60,7 +59,7 @@ def made_environment(
 
 
 def _as_pip_does() -> dict[str, str]:
-    """Variables with which uv asks the index that pip's variables name, and trusts whom the system trusts."""
+    """Return variables that make uv use the index of pip's variables, and trust the system's certificates."""
     index = {"UV_DEFAULT_INDEX": os.environ["PIP_INDEX_URL"]} if "PIP_INDEX_URL" in os.environ else {}
     return {**plain_environ(), "UV_SYSTEM_CERTS": "1", **index}
 

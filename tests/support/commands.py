@@ -1,11 +1,11 @@
-"""What a command left."""
+"""The outcome of a command."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left: its exit code and what it printed where."""
+    """The outcome of a command: its exit code, and its output on each stream."""
 
     exit_code: int
     out: str

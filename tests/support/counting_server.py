@@ -1,4 +1,4 @@
-"""A small real server that scores by counting words, for commands to ask."""
+"""A small real server that scores by counting words, for tests of commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STORED = {"d1": "nothing here\nat all", "d2": "the \x1b[31mKäse is\there"}
 
 
 class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
-    """Scores a document by how often it holds the query; a query `!CODE` fails with that code."""
+    """Scores a document by the occurrences of the query in it. A query `!CODE` fails with that code."""
 
     requests: list[Any]
 

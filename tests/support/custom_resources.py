@@ -1,9 +1,9 @@
-"""What the kinds of operators take, as far as Farrank uses them: Kubernetes' own schemas do not have them.
+"""Schemas of operators' resources, as far as Farrank uses them: Kubernetes' own schemas do not have them.
 
 Written from their published APIs: KEDA 2 (keda.sh/v1alpha1: scaledobject-spec and the scaler prometheus),
 Prometheus Operator (monitoring.coreos.com/v1), the Gateway API's GRPCRoute (gateway.networking.k8s.io/v1),
-KServe (serving.kserve.io/v1beta1, with a custom container),
-KubeRay (ray.io/v1: RayServiceSpec and RayClusterSpec; their pod templates are Kubernetes').
+KServe (serving.kserve.io/v1beta1, with a custom container), KubeRay (ray.io/v1: RayServiceSpec and
+RayClusterSpec; their pod templates are Kubernetes').
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ PROMETHEUS_TRIGGER = holding(
     ("type", "metadata"),
     type={"const": "prometheus"},
     name=TEXT,
-    # Value and AverageValue alone: a Prometheus trigger has no utilization.
+    # Only Value and AverageValue: a Prometheus trigger has no utilization.
     metricType={"enum": ["Value", "AverageValue"]},
-    # All are texts: KEDA reads numbers and truths out of them.
+    # All values are strings: KEDA parses numbers and booleans from them.
     metadata=holding(
         ("serverAddress", "query", "threshold"),
         serverAddress=TEXT,
@@ -126,7 +126,7 @@ PROMETHEUS_RULE = holding(
     groups=several(holding(("name", "rules"), name=TEXT, interval=DURATION, rules=several(RULE)))
 )
 
-# Beside these a predictor has the fields of a pod.
+# In addition to these fields, a predictor has those of a pod.
 OF_A_PREDICTOR = holding(
     minReplicas=COUNT,
     maxReplicas=COUNT,
@@ -146,7 +146,7 @@ OF_A_PREDICTOR = holding(
                         serverAddress=TEXT,
                         query=TEXT,
                     ),
-                    # KServe reads `value` of an external metric, and nothing else of it.
+                    # KServe reads only `value` of an external metric's target.
                     target=holding(("type", "value"), type={"enum": ["Value"]}, value=TEXT),
                 ),
             )
@@ -170,11 +170,11 @@ GRPC_ROUTE = holding(
     ),
 )
 
-# `ray start` takes these as flags: all are texts.
+# `ray start` gets these as flags, so all values are strings.
 RAY_GROUP: dict[str, Schema] = {"rayStartParams": TEXTS, "template": {"type": "object"}}
 RAY_SERVICE = holding(
     ("serveConfigV2", "rayClusterConfig"),
-    # YAML as a text.
+    # YAML in a string.
     serveConfigV2=TEXT,
     rayClusterConfig=holding(
         ("headGroupSpec",),
@@ -205,6 +205,6 @@ CUSTOM: Mapping[str, Schema] = {
 
 
 def problems_of(manifest: Mapping[str, Any], schema: Schema | None = None) -> list[str]:
-    """What is wrong with a manifest of one of these kinds, or with a part of one."""
+    """List the problems of a manifest of one of these kinds, or of a part of one."""
     validator = jsonschema.Draft7Validator(schema or CUSTOM[manifest["kind"]])
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(manifest)]

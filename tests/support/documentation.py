@@ -1,4 +1,4 @@
-"""The examples of the documents and the stages of the Dockerfile, read."""
+"""The examples in the documentation and the stages of the Dockerfile, parsed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Dockerfile:
         return cls(stages)
 
     def inherited(self, target: str, name: str) -> list[str]:
-        """An instruction's lines in a stage and all that it is built from, oldest first."""
+        """List the arguments of an instruction in a stage and in its bases, oldest first."""
         stage = self.stages[target]
         before = self.inherited(stage.base, name) if stage.base in self.stages else []
         return before + stage.lines(name)
@@ -76,7 +76,7 @@ class Dockerfile:
         return dict(word.split("=", 1) for word in words)
 
     def requirements(self, **arguments: str) -> str:
-        """What the stage of that name writes into requirements.txt, with these build arguments."""
+        """Return the requirements.txt that the stage `requirements` writes with these build arguments."""
         stage = self.stages["requirements"]
         (line,) = stage.lines("RUN")
         defaults = dict(shlex.split(argument)[0].split("=", 1) for argument in stage.lines("ARG"))

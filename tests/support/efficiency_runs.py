@@ -1,4 +1,4 @@
-"""The papers' rankers on tiny backbones: the command in a process of its own, and results of it."""
+"""The papers' rankers on tiny backbones: the command in its own process, and results of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from farrank_rankers.papers import BACKBONES
 from support import forked
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-# The same change, made by a process of its own that then runs the command.
+# The script makes the same change in its own process and then runs the command.
 SCRIPT = f"""
 import sys
 from farrank_cli.main import main
@@ -22,7 +22,7 @@ sys.exit(main(["loadtest", "efficiency", *sys.argv[1:]]))
 
 
 def tiny_backbones() -> dict[str, dict[str, Any]]:
-    """Make the papers' backbones small; only those whose size is all in these keys are measured."""
+    """Make the papers' backbones small. Only those are measured whose size depends on these keys alone."""
     return {name: {**config, **TINY} for name, config in BACKBONES.items()}
 
 
@@ -30,7 +30,7 @@ PASSAGE = "The tower stands over the harbour, and the ships that sail to the sea
 
 
 def start(*flags: object) -> forked.Popen[str]:
-    """Run it in a process of its own, on tiny backbones."""
+    """Run the command in its own process, on tiny backbones."""
     return forked.Popen(
         [sys.executable, "-c", SCRIPT, *map(str, flags)],
         stdout=subprocess.PIPE,
@@ -53,7 +53,7 @@ CONDITIONS = Conditions(
 
 
 def measured(ranker: str, firstp: str, run_time: float) -> Measured:
-    """A ranker of 8 inputs, 1,600 positions, against a FirstP of 2 inputs, 1,024 positions and one second."""
+    """Results of a ranker of 8 inputs (1,600 positions) and a FirstP of 2 (1,024 positions, 1 second)."""
     mine = Timed(
         client_s=(run_time * 0.9, run_time, run_time * 1.2),
         encoder_s=(run_time * 0.8,) * 3,

@@ -1,4 +1,4 @@
-"""A real engine with tiny rankers, whose runtimes a test wraps to hold, fail or watch what they run."""
+"""A real engine with tiny rankers, whose runtimes a test wraps to delay, fail or observe batches."""
 
 import asyncio
 import time
@@ -31,18 +31,18 @@ from farrank_server.metrics import Metrics
 QUERY = "where does the river rise"
 TEXTS = tuple(f"the river rises in the mountains {'and goes on ' * n}" for n in range(12))
 POISON = "xylophone"
-POISON_ID = 8516  # "##yl", which no other text here holds
+POISON_ID = 8516  # "##yl", which no other text here contains
 
 R = TypeVar("R", bound=Runtime)
 
 
 def longest(inputs: Sequence[EncoderInput]) -> int:
-    """The tokens of the longest input."""
+    """Return the number of tokens of the longest input."""
     return max(each.tokens for each in inputs)
 
 
 class Wrapped:
-    """A runtime as it is: what wraps one says what it does otherwise."""
+    """A runtime that passes everything on. Subclasses change parts of it."""
 
     def __init__(self, inner: Runtime) -> None:
         self.inner = inner
@@ -66,7 +66,7 @@ class Wrapped:
 
 
 class Faulty(Wrapped):
-    """A runtime that lets a test see every batch first, and fail it."""
+    """A runtime that passes every batch to a test first, which may fail it."""
 
     def __init__(self, inner: Runtime, before: Callable[[Sequence[EncoderInput]], None]) -> None:
         super().__init__(inner)
@@ -101,15 +101,15 @@ class Bench(Generic[R]):
         )
 
     def is_ready(self) -> bool:
-        """Whether the device takes calls."""
+        """Return whether the device takes calls."""
         return self.engine.device.state is DeviceState.READY
 
     def batcher(self, ranker: str = "maxp") -> Batcher[QueuedInput]:
-        """A ranker's queue, of which the device's thread is the owner."""
+        """Return a ranker's queue, which the device's thread owns."""
         return self.engine.device.loop.work.queues[ranker].batcher
 
     def waiting(self, ranker: str = "maxp") -> int:
-        """Count the inputs that wait, those in the inbox included."""
+        """Count the pending inputs, including those in the inbox."""
         messages = self.engine.device.loop.inbox.peek()
         arrived = [each for each in messages if isinstance(each, Inputs) and each.call.ranker.name == ranker]
         return len(self.batcher(ranker)) + sum(len(each.inputs) for each in arrived)

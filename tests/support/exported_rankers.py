@@ -18,7 +18,7 @@ from farrank_rankers.exports.manifest import ExportManifest, Graph, Parity
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 
-# What features may be: vectors and tokens, encoded with the query and apart from it.
+# All kinds of features: vectors and tokens, encoded with the query and separately from it.
 KINDS = ("maxp", "biencoder", "parade-transf-pretr-q", "parade-transf-pretr-lateir")
 
 TEXT = (
@@ -55,7 +55,7 @@ class TracedRanker:
         return cls(open_ranker(artifact), export.folder, export.manifest.graphs)
 
     def copied_to(self, folder: Path) -> dict[str, Graph]:
-        """Do what tracing the ranker into the folder would do, which takes seconds."""
+        """Copy traced graphs, in place of tracing the ranker into the folder, which takes seconds."""
         for graph in self.folder.glob("*.onnx"):
             shutil.copy(graph, folder)
         return dict(self.graphs)

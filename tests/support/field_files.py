@@ -1,4 +1,4 @@
-"""Files of the field, written from Python values."""
+"""Files in the field's formats, written from Python values."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def write_lines(path: Path, lines: Iterable[str | Mapping[str, Any]]) -> Path:
-    """Write lines: text as it is, mappings as JSON."""
+    """Write lines: strings as they are, mappings as JSON."""
     text = (each if isinstance(each, str) else json.dumps(each) for each in lines)
     path.write_text("".join(f"{each}\n" for each in text), encoding="utf-8")
     return path

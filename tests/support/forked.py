@@ -1,8 +1,8 @@
 """Python's `-m MODULE` and `-c CODE` in processes that have imported torch and transformers already.
 
-Each saves 5 s of a core. They are forked from a process that was forked before any test ran: none of a test's
-threads is missing in them. To whoever started one it is a child like any other: waited for, signalled, killed
-by its id. A test of imports or of a start needs `subprocess`.
+Each saves 5 s of a core. They are forked from a process that was itself forked before any test ran, so that
+they miss none of a test's threads. For the process that started one it is a normal child: it can be waited
+for, signalled, and killed by its id. A test of imports or of a start needs `subprocess`.
 """
 
 import atexit
@@ -32,15 +32,16 @@ Completed = subprocess.CompletedProcess[str]
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LARGEST_COMMAND = 1 << 17
-# Standard input, output and error, and those that multiprocessing passes.
+# Standard input, output and error, and the files that multiprocessing passes.
 _MOST_FILES = 16
 _to_parent: socket.socket | None = None
-# Threads that start some together would hear of each other's, or leave them to be adopted elsewhere.
+# Without the lock, threads that start processes at the same time could read each other's ids, or leave their
+# processes to be adopted by others.
 _one_at_a_time = threading.Lock()
 
 
 def fork_parent() -> None:
-    """Fork the process that forks all others; to be called once, before any thread of a test's is there."""
+    """Fork the process that forks all others. Call it once, before any test starts a thread."""
     global _to_parent
     _to_parent, commands = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
@@ -79,11 +80,11 @@ def run(command: Sequence[str | Path], environment: Mapping[str, str] | None = N
 
 @contextmanager
 def spawning() -> Iterator[None]:
-    """Have multiprocessing fork what it would spawn. The process has modules that its parent had imported."""
+    """Let multiprocessing fork instead of spawning. The process has its parent's imported modules."""
     spawn: Callable[..., int] = multiprocessing.util.spawnv_passfds
 
     def forking(path: bytes, arguments: Sequence[str], passed: Sequence[int]) -> int:
-        # Its other processes have no need of large imports.
+        # Multiprocessing's other processes need no large imports.
         if arguments[-1] != "--multiprocessing-fork":
             return spawn(path, arguments, passed)
         return _forked([sys.executable, *arguments[arguments.index("-c") :]], [0, 1, 2], passed)
@@ -101,9 +102,10 @@ def _forked(
     cwd: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a command in a process of its own, and return its id.
+    """Run a command in its own process, and return its id.
 
-    It has `files` as its standard input, output and error, and those `passed` by the same numbers as here.
+    It has `files` as its standard input, output and error. The descriptors in `passed` have the same numbers
+    as here.
     """
     interpreter, flag, *arguments = command
     assert interpreter == sys.executable
@@ -123,7 +125,7 @@ def _forked(
 
 @contextmanager
 def _adopting() -> Iterator[None]:
-    """Become the parent of processes whose own parent ends meanwhile."""
+    """Become the parent of processes whose own parent ends."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
@@ -133,10 +135,10 @@ def _adopting() -> Iterator[None]:
 
 
 def _fork_on_demand(commands: socket.socket) -> None:
-    """Fork a process for each command, until who sends them has ended."""
+    """Fork a process for each command until the sender has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.disable()
-    # Nobody who waits for the end of a file shall wait for this process.
+    # This process must keep no pipe open: others wait for the end of its file.
     nothing = os.open(os.devnull, os.O_RDWR)
     for file in range(3):
         os.dup2(nothing, file)
@@ -148,7 +150,7 @@ def _fork_on_demand(commands: socket.socket) -> None:
             os._exit(0)
         if any("serve" in each for each in json.loads(message)["command"]):
             _import_the_server()
-        # The one between ends before whoever asked is told: its child is theirs then.
+        # The process in between ends before the caller gets the id, so that its child becomes the caller's.
         reading, writing = os.pipe()
         between = os.fork()
         if between == 0:
@@ -179,9 +181,9 @@ def _import_the_server() -> None:
 def _run(
     files: list[int], flag: str, command: list[str], cwd: str, environment: dict[str, str], passed: list[int]
 ) -> None:
-    """Be what Python would be, and end."""
+    """Do what Python would do with the command, and end."""
     wanted = (0, 1, 2, *passed)
-    # Copies above all numbers that are wanted: none is overwritten before it is in its place.
+    # Copy the files above all wanted numbers first, so that none is overwritten before it is in its place.
     first = max(*wanted, *files) + 1
     copies = [fcntl.fcntl(each, fcntl.F_DUPFD, first) for each in files]
     os.closerange(3, first)

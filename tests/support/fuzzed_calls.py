@@ -1,4 +1,4 @@
-"""Calls that nobody would write: every field of every method, in and out of its limits, at every door."""
+"""Generated calls: every field of every method, within and beyond its limits, at both endpoints."""
 
 import base64
 import gzip
@@ -30,10 +30,10 @@ OTHER_PATHS = (
 
 @dataclass(frozen=True)
 class FuzzedCall:
-    """Bytes for a door. `deadline_s` is gRPC's, or what Connect-Timeout-Ms says; None sends none.
+    """The bytes of a call. `deadline_s` is gRPC's deadline or that of Connect-Timeout-Ms; None sends none.
 
-    `leaves_after_s`: the caller then hangs up. `documents` is how many an answer must have if the call is in
-    order, None where nothing is known of it.
+    The caller cancels after `leaves_after_s`. `documents` is the number of documents in the answer to a valid
+    call, or None if it is unknown.
     """
 
     door: str
@@ -46,7 +46,7 @@ class FuzzedCall:
     documents: int | None = field(default=None, compare=False)
 
 
-# Characters that tokenizers, JSON and terminals treat in ways of their own.
+# Characters that tokenizers, JSON and terminals treat specially.
 _ODD = (
     "\x00", "\n", "\r\n", "\t", "\x1b[31m", "\u200b", "\u200d", "\u202e", "\ufeff", "\u0301", "\u0fda",
     "\ufffd",
@@ -60,7 +60,7 @@ _pieces = st.one_of(
     st.sampled_from(("the river rises", "a ship sails over the sea", "bread is baked from flour")),
 )
 _words = st.lists(_pieces, max_size=6).map(" ".join)
-# Few are long: each costs as much as hundreds of others.
+# Only few texts are long: each costs as much as hundreds of others.
 _repeated = st.tuples(_words, st.sampled_from((1, 1, 1, 1, 2, 7, 40, 400))).map(
     lambda made: made[0] * made[1]
 )
@@ -77,7 +77,7 @@ _in_order = st.integers(1, 8)
 @st.composite
 def _options(draw: st.DrawFn, *, tame: bool) -> pb.RerankOptions:
     counts = _in_order if tame else _counts
-    # Numbers, too, that the enumeration does not have.
+    # Also numbers that the enumeration does not have.
     scale: Any = draw(st.sampled_from((0, 1, 2) if tame else (0, 1, 2, 3, 99)))
     options = pb.RerankOptions(
         ranker=draw(st.sampled_from(("", "maxp", "biencoder", "parade-attn", "both")) if tame else _names),
@@ -95,7 +95,7 @@ def _options(draw: st.DrawFn, *, tame: bool) -> pb.RerankOptions:
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[str, Any, int | None]:
-    """A method, its request, and how many results it must have if it is in order."""
+    """A method, its request, and the number of results if the request is valid."""
     tame = draw(st.integers(0, 3)) > 0
     kind = draw(st.sampled_from(("Rerank", "Rerank", "Rerank", "SearchAndRerank", "ListRankers")))
     if kind == "ListRankers":
@@ -118,7 +118,7 @@ def requests(draw: st.DrawFn) -> tuple[str, Any, int | None]:
 
 @st.composite
 def _damaged(draw: st.DrawFn, body: bytes) -> bytes:
-    """Cut, double, flip, or put in place of it what is no message at all."""
+    """Cut, double or flip a body, or replace it by bytes that are no message."""
     how = draw(st.sampled_from(("cut", "flip", "insert", "double", "noise")))
     if how == "noise" or not body:
         return draw(st.binary(max_size=200))
@@ -132,7 +132,7 @@ def _damaged(draw: st.DrawFn, body: bytes) -> bytes:
     return body * draw(st.integers(2, 4))
 
 
-# Values that JSON has, for places where another is expected.
+# JSON values, for places where another type is expected.
 _json = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
     lambda inner: st.one_of(
@@ -144,7 +144,7 @@ _json = st.recursive(
 
 @st.composite
 def _dialect(draw: st.DrawFn) -> tuple[str, Any]:
-    """A body as clients of other rerankers send it; some of its values are others."""
+    """A body as clients of other rerankers send it, with some wrong values."""
     path = draw(st.sampled_from(PATHS))
     some = draw(st.lists(texts, min_size=1, max_size=5))
     body: dict[str, Any] = {"query": f"river {draw(_words)}", "documents": some}
@@ -185,7 +185,7 @@ _header = st.sampled_from(
 
 @st.composite
 def calls(draw: st.DrawFn) -> FuzzedCall:
-    """One call at either door."""
+    """One call at either endpoint."""
     deadline_s = draw(st.sampled_from((None, None, 5.0, 0.5, 0.05, 0.002, 0.0)))
     leaves_after_s = draw(st.sampled_from((None, None, None, None, 0.0, 0.002, 0.02, 0.1)))
     kind, request, documents = draw(requests())
@@ -223,7 +223,7 @@ def calls(draw: st.DrawFn) -> FuzzedCall:
 
 
 def _plain(value: Any) -> Any:
-    """What json can write of a message's field."""
+    """Convert a message's field to a value that json can write."""
     if isinstance(value, pb.RerankOptions):
         return {name.name: got for name, got in value.ListFields()}
     if isinstance(value, bytes):

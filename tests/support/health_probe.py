@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 CHECK_EVERY_S = 0.02
-# Checks for each Rerank.
+# The number of checks for each Rerank.
 RERANK_EVERY = 10
-# Longer than any stall that has been seen; a call that takes longer counts as refused.
+# Longer than any stall so far. A call that takes longer counts as refused.
 DEADLINE_S = 120.0
 
 
@@ -40,12 +40,12 @@ class Probe:
         self._output = output
 
     def calls(self) -> list[Probed]:
-        """Every call that has ended so far."""
+        """Return all calls that have ended so far."""
         lines = self._output.read_text().splitlines()
         return [Probed(**json.loads(line)) for line in lines if line.endswith("}")]
 
     def end(self) -> list[Probed]:
-        """Begin no more calls, wait for those in flight, and give all."""
+        """Start no more calls, wait for those in flight, and return all."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
             assert self._process.wait(DEADLINE_S + 30) == 0, "the probe failed"
@@ -54,7 +54,7 @@ class Probe:
 
 @contextmanager
 def probing(port: int, key: str, output: Path) -> Iterator[Probe]:
-    """Probe a server's gRPC endpoint; the first calls have been answered when this is entered."""
+    """Probe a server's gRPC endpoint. The first calls are answered before the block is entered."""
     command: Sequence[str] = (sys.executable, __file__, str(port), key, str(output))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The chart as Helm itself renders it, and what its container is given, as the real command reads it."""
+"""The chart as Helm renders it, and its container's configuration as the real command reads it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RELEASE, NAMESPACE = "demo", "search"
 Manifest = dict[str, Any]
 Values = Mapping[str, Any]
 
-# Everything that can be switched on.
+# Everything that can be enabled.
 ALL: Values = {
     "metrics": {
         "tokenSecretName": "metrics-token",
@@ -46,7 +46,7 @@ ALL: Values = {
 
 
 def overlay(name: str) -> Values:
-    """One of the files of values beside the chart's own."""
+    """Read a file of values that overrides the chart's own."""
     read: Values = yaml.safe_load((CHART / name).read_text(encoding="utf-8"))
     return read
 
@@ -65,7 +65,7 @@ def chart() -> Chart:
 
 
 class Rendered:
-    """What a release with these values is made of."""
+    """The manifests of a release with these values."""
 
     def __init__(self, values: Values | None = None) -> None:
         self.files = chart().render(dict(values or {}), name=RELEASE, namespace=NAMESPACE)
@@ -88,13 +88,13 @@ class Rendered:
 
     @property
     def pod(self) -> Manifest:
-        """The pod of a replica."""
+        """Return the pod of a replica."""
         pod: Manifest = self.one("Deployment")["spec"]["template"]
         return pod
 
     @property
     def server(self) -> Manifest:
-        """Its container."""
+        """Return the server's container."""
         (container,) = self.pod["spec"]["containers"]
         found: Manifest = container
         return found
@@ -106,7 +106,7 @@ class Rendered:
 
 
 def arguments(container: Manifest, target: str = "cpu") -> argparse.Namespace:
-    """What the command's own parser makes of a container's arguments."""
+    """Parse a container's arguments with the command's own parser."""
     assert "command" not in container, "the image's entry point is the command"
     name, *rest = container["args"]
     assert Dockerfile.read().inherited(target, "ENTRYPOINT")[-1] == '["farrank"]'
@@ -116,7 +116,7 @@ def arguments(container: Manifest, target: str = "cpu") -> argparse.Namespace:
 
 
 def served(rendered: Rendered, folder: Path, target: str = "cpu") -> ServerConfig:
-    """The configuration of a replica: its file, then the image's variables and the container's."""
+    """Return a replica's configuration: from its file, the image's variables and the container's."""
     args = arguments(rendered.server, target)
     mounts = {each["mountPath"]: each["name"] for each in rendered.server["volumeMounts"]}
     volume = next(

@@ -18,14 +18,14 @@ GRPC, HTTP = "grpc", "http"
 
 # A server that takes no more bytes for this long has shown what it does with them.
 PATIENCE_S = 2.0
-# Bytes that leave in one write.
+# The bytes of one write.
 WRITE_BYTES = 1 << 18
 
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 
 
 def raw_frame(kind: int, flags: int, stream: int, payload: bytes = b"", claimed: int | None = None) -> bytes:
-    """A frame as it stands on the wire, whose header may claim another length than the payload has."""
+    """A frame as on the wire. Its header may claim another length than the payload has."""
     length = len(payload) if claimed is None else claimed
     return length.to_bytes(3) + bytes((kind & 0xFF, flags & 0xFF)) + stream.to_bytes(4) + payload
 
@@ -42,7 +42,7 @@ class Connection:
     is_read: bool = False
 
     def send(self, data: bytes, patience_s: float = PATIENCE_S) -> bool:
-        """Write all, or as much as the server takes in time; give whether it took all."""
+        """Write all, or as much as the server takes in time. Returns whether it took all."""
         until_s = time.monotonic() + patience_s
         view = memoryview(data)
         while view and self.is_open:
@@ -59,11 +59,11 @@ class Connection:
         return self.is_open
 
     def frames(self, *frames: Frame) -> bool:
-        """Write frames of hyperframe's."""
+        """Write hyperframe's frames."""
         return self.send(b"".join(each.serialize() for each in frames))
 
     def read(self, most: int, patience_s: float = 0.05) -> int:
-        """Read up to `most` bytes of what is there, and throw them away; return how many they were."""
+        """Read up to `most` bytes of the available ones, and discard them. Returns their number."""
         got = 0
         self.socket.settimeout(patience_s)
         with suppress(OSError):
@@ -72,12 +72,12 @@ class Connection:
         return got
 
     def stream(self) -> int:
-        """The next stream of this connection."""
+        """Return the next stream of this connection."""
         self.next_stream += 2
         return self.next_stream - 2
 
     def headers(self, path: str, *more: tuple[str, str]) -> bytes:
-        """The header block of a gRPC call. It uses no dynamic table: any prefix of a flood stays valid."""
+        """Return the headers of a gRPC call. They use no dynamic table: any prefix of a flood stays valid."""
         fields = [
             (":method", "POST"),
             (":scheme", "http"),
@@ -93,7 +93,7 @@ class Connection:
     def close(self) -> None:
         self.is_open = False
         if self.is_read:
-            # The thread that reads has a descriptor of its own.
+            # The reading thread has its own descriptor.
             with suppress(OSError):
                 self.socket.shutdown(socket.SHUT_RDWR)
         with suppress(OSError):
@@ -102,7 +102,7 @@ class Connection:
 
 @dataclass
 class Attacker:
-    """A caller with an address of its own, on loopback, and with all the connections it has open."""
+    """A caller with its own loopback address, and all its open connections."""
 
     ports: dict[str, int]
     address: str
@@ -110,11 +110,11 @@ class Attacker:
     connections: list[Connection] = field(default_factory=list)
 
     def open(self, endpoint: str, window: int | None = None, *, reads: bool = False) -> Connection:
-        """Open a connection; on HTTP/2's, with the preface and SETTINGS sent.
+        """Open a connection. For HTTP/2, send the preface and SETTINGS.
 
-        With `reads`, the server's SETTINGS are acknowledged and all that it sends is read, until it ends: a
-        server holds back a caller that does neither.
-        Raises: OSError if the server accepts none.
+        With `reads`, the server's SETTINGS are acknowledged and everything that it sends is read until it
+        closes: a server holds back a caller that does neither. Raises: OSError if the server does not accept
+        the connection.
         """
         made = socket.create_connection(
             ("127.0.0.1", self.ports[endpoint]), timeout=PATIENCE_S, source_address=(self.address, 0)
@@ -126,7 +126,7 @@ class Attacker:
             settings = {} if window is None else {SettingsFrame.INITIAL_WINDOW_SIZE: window}
             connection.send(PREFACE + SettingsFrame(settings=settings).serialize())
         if reads:
-            # The server has sent its SETTINGS before the first byte of it can be read.
+            # The server has sent its SETTINGS before its first byte can be read.
             connection.read(1, PATIENCE_S)
             connection.frames(SettingsFrame(flags=["ACK"]))
             connection.is_read = True
@@ -134,14 +134,14 @@ class Attacker:
         return connection
 
     def current(self, endpoint: str) -> Connection:
-        """The latest connection to an endpoint, or a new one if that has ended."""
+        """Return the latest connection to an endpoint, or a new one if that has ended."""
         for each in reversed(self.connections):
             if each.endpoint == endpoint:
                 return each if each.is_open else self.open(endpoint)
         return self.open(endpoint)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The headers that show this caller's API key, if it has one."""
+        """Return the headers with this caller's API key, if it has one."""
         return (("authorization", f"Bearer {self.key}"),) if self.key else ()
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Attacker:
 
 
 def _drain(reading: socket.socket) -> None:
-    """Read a socket until it ends. Another thread sets time limits on it for what it writes."""
+    """Read a socket until it ends. Another thread sets time limits on it for its writes."""
     with reading, suppress(OSError):
         while select.select((reading,), (), ()):
             with suppress(BlockingIOError, TimeoutError):

@@ -7,7 +7,7 @@ from support.hostile_connection import HTTP, Attacker
 RERANK = "/farrank.v1.RerankService/Rerank"
 BODY = b'{"query": "a", "documents": [{"text": "a"}]}'
 
-# Requests, each wrong or unusual in its own way; %b is where the API key's header stands.
+# Requests, each wrong or unusual in a different way. %b stands for the API key's header.
 REQUESTS: dict[str, bytes] = {
     "whole": b"POST /rerank HTTP/1.1\r\nHost: a\r\n%bContent-Length: 36\r\n\r\n"
     b'{"query": "a", "documents": ["a b"]}',
@@ -40,7 +40,7 @@ REQUESTS: dict[str, bytes] = {
 
 @dataclass(frozen=True)
 class Requests:
-    """Send a request of `REQUESTS` repeatedly: on one connection, or each on its own, which stays open."""
+    """Send a request of `REQUESTS` repeatedly, on one connection or each on its own, which stays open."""
 
     times: int
     which: str
@@ -57,7 +57,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Bodies:
-    """Begin requests whose body claims a length, and send a part of it; each on its own connection."""
+    """Begin requests whose body claims a length, and send a part of it, each on its own connection."""
 
     times: int
     claimed: int
@@ -75,7 +75,7 @@ class Bodies:
 
 @dataclass(frozen=True)
 class Drips:
-    """Send the headers of a request byte by byte, each in a packet of its own, and never the last."""
+    """Send the headers of a request byte by byte, each in its own packet, and never the last one."""
 
     size: int
 

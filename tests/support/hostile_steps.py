@@ -1,4 +1,4 @@
-"""Steps of an attack on HTTP/2: each writes frames that no client library writes.
+"""Steps of an attack on HTTP/2. Each writes frames that no client library writes.
 
 A case is a list of steps; Python can evaluate its `repr`. A step writes on the attacker's latest connection,
 or on a new one if that has ended.
@@ -37,18 +37,18 @@ METHODS = (
     "/no.Service/Method",
 )
 
-# Frames that one write holds at most: a flood of millions needs no memory here.
+# The most frames in one write: a flood of millions needs little memory here.
 TOGETHER = 512
 
 
 class Step(Protocol):
-    """One thing that an attacker does."""
+    """One action of an attacker."""
 
     def run(self, attacker: Attacker) -> None: ...
 
 
 def message_of(method: str) -> bytes:
-    """A request that is in order, and small."""
+    """Return a small valid request."""
     if method == SERVICE + "Rerank":
         return pb.RerankRequest(query="a", documents=[pb.Document(text="a b")]).SerializeToString()
     if method == SERVICE + "SearchAndRerank":
@@ -57,19 +57,19 @@ def message_of(method: str) -> bytes:
 
 
 def prefixed(message: bytes, flag: int = 0, claimed: int | None = None) -> bytes:
-    """A message as gRPC sends it: a flag (1 says compressed), the length, the bytes."""
+    """Frame a message as gRPC sends it: a flag (1 means compressed), the length, the bytes."""
     return struct.pack(">BI", flag, len(message) if claimed is None else claimed) + message
 
 
 def _repeat(connection: Connection, times: int, one: "Frames") -> None:
-    """Write what `one` makes, `times` over, until the server takes no more."""
+    """Write the frames of `one` `times` times, until the server takes no more."""
     for begun in range(0, times, TOGETHER):
         if not connection.send(b"".join(one() for _ in range(min(TOGETHER, times - begun)))):
             return
 
 
 class Frames(Protocol):
-    """Makes the bytes of the next frames."""
+    """A function that returns the bytes of the next frames."""
 
     def __call__(self) -> bytes: ...
 
@@ -90,7 +90,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Streams:
-    """Begin calls that send no request; `resets` gives each up at once (rapid reset)."""
+    """Begin calls that send no request. `resets` cancels each at once (rapid reset)."""
 
     times: int
     method: str = CHECK
@@ -115,7 +115,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Calls:
-    """Make whole calls of a method, whose answers nobody reads."""
+    """Make complete calls of a method, and read no answers."""
 
     times: int
     method: str = CHECK
@@ -135,7 +135,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Messages:
-    """Begin calls and send `sent` bytes of a message that claims another length, or to be compressed."""
+    """Begin calls and send `sent` bytes of a message that claims another length or compression."""
 
     times: int
     method: str = SERVICE + "Rerank"
@@ -175,7 +175,7 @@ def _bomb(mebibytes: int) -> bytes:
 
 @dataclass(frozen=True)
 class Bombs:
-    """Send messages that unpack to a thousand times their size. All of one must fit the server's windows."""
+    """Send messages that unpack to a thousand times their size. Each must fit the server's windows."""
 
     times: int
     mebibytes: int
@@ -191,7 +191,7 @@ class Bombs:
 
 @dataclass(frozen=True)
 class Continuations:
-    """Send headers in many parts, perhaps without an end."""
+    """Send headers in many parts, with or without an end."""
 
     times: int
     size: int = 100
@@ -212,7 +212,7 @@ class Continuations:
 
 @dataclass(frozen=True)
 class Settings:
-    """Send settings, that may be known to nobody or out of their limits."""
+    """Send settings, which may be unknown or beyond their limits."""
 
     times: int
     setting: int = SettingsFrame.HEADER_TABLE_SIZE
@@ -225,7 +225,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Pings:
-    """Ping, or acknowledge pings that nobody sent."""
+    """Send pings, or acknowledge pings that the server did not send."""
 
     times: int
     ack: bool = False
@@ -237,7 +237,7 @@ class Pings:
 
 @dataclass(frozen=True)
 class Windows:
-    """Make room for answers in steps of `increment` bytes, on a stream (0: the connection)."""
+    """Open the window for answers in steps of `increment` bytes, on a stream (0: the connection)."""
 
     times: int
     stream: int = 0
@@ -251,7 +251,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class Priorities:
-    """Send priorities, for streams that are not there or depend on themselves."""
+    """Send priorities, for streams that do not exist or depend on themselves."""
 
     times: int
     stream: int = 1
@@ -264,7 +264,7 @@ class Priorities:
 
 @dataclass(frozen=True)
 class Resets:
-    """Give up streams that are over or never began."""
+    """Reset streams that have ended or never began."""
 
     times: int
     stream: int = 1
@@ -277,7 +277,7 @@ class Resets:
 
 @dataclass(frozen=True)
 class GoAways:
-    """Say that the connection ends, and go on with it."""
+    """Announce the end of the connection, and go on using it."""
 
     times: int
     last_stream: int = 0
@@ -290,7 +290,7 @@ class GoAways:
 
 @dataclass(frozen=True)
 class Raw:
-    """Send frames of any kind, flags, stream and payload, whose header may claim another length."""
+    """Send frames of any kind, flags, stream and payload. The header may claim another length."""
 
     times: int
     kind: int
@@ -306,7 +306,7 @@ class Raw:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Send bytes that are no frames."""
+    """Send bytes that are not frames."""
 
     data: bytes
     times: int = 1
@@ -315,7 +315,7 @@ class Garbage:
         _repeat(attacker.current(GRPC), self.times, lambda: self.data)
 
 
-# Header blocks that are wrong, each in its own way; a gRPC call's fields come before.
+# Header blocks that are wrong, each in a different way. A gRPC call's fields precede them.
 ODD_FIELDS: dict[str, Sequence[tuple[str, str]]] = {
     "upper case": (("Upper", "a"),),
     "pseudo twice": ((":path", "/"),),
@@ -340,7 +340,7 @@ ODD_FIELDS: dict[str, Sequence[tuple[str, str]]] = {
 
 @dataclass(frozen=True)
 class OddHeaders:
-    """Begin calls whose headers are in disorder."""
+    """Begin calls with wrong headers."""
 
     times: int
     odd: str
@@ -360,7 +360,7 @@ class OddHeaders:
 
 @dataclass(frozen=True)
 class HeaderBombs:
-    """Fill the table of headers with one field, and refer to it many times in every call."""
+    """Fill the dynamic table with one field, and refer to it many times in every call."""
 
     times: int
     references: int = 3_000
@@ -382,7 +382,7 @@ class HeaderBombs:
 
 @dataclass(frozen=True)
 class Trailers:
-    """Send headers where none belong: in the midst of a call, with a path, or after its end."""
+    """Send headers at wrong places: within a call, with a path, or after its end."""
 
     times: int
     where: str = "middle"

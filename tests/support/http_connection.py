@@ -1,4 +1,4 @@
-"""A plain HTTP/1.1 connection that a test holds in its hands: what is sent, read, kept and closed."""
+"""A plain HTTP/1.1 connection on which a test controls each send, read and close."""
 
 import asyncio
 from contextlib import suppress
@@ -13,7 +13,7 @@ class HttpAnswer:
 
     @property
     def closes(self) -> bool:
-        """Whether the server says that it ends the connection after this answer."""
+        """Return whether the server announces that it closes the connection after this answer."""
         return self.headers.get("connection") == "close"
 
 
@@ -23,7 +23,7 @@ class ClosedError(ConnectionError):
 
 @dataclass
 class HttpConnection:
-    """Ask one request after the other. `answers` counts those that came."""
+    """Sends one request after the other. `answers` counts the answers."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -56,7 +56,7 @@ class HttpConnection:
         return HttpAnswer(int(status.split()[1]), headers, body)
 
     async def ended(self) -> bytes:
-        """Wait until the server ends the connection; return what came before."""
+        """Wait until the server closes the connection. Returns the bytes before that."""
         try:
             return await self.reader.read()
         except ConnectionError:
@@ -69,7 +69,7 @@ class HttpConnection:
 
 
 class Connections:
-    """Opens connections, and closes all of them when left."""
+    """Opens connections, and closes all of them at the end of the block."""
 
     def __init__(self) -> None:
         self._opened: list[HttpConnection] = []
@@ -90,7 +90,7 @@ class Connections:
 
 
 def request(path: str, body: bytes | None = None, headers: str = "") -> bytes:
-    """Write a request: POST with a body of JSON, GET without one. `headers` ends with a line break."""
+    """Write a request: POST with a JSON body, GET without one. `headers` ends with a line break."""
     method = "GET" if body is None else "POST"
     head = f"{method} {path} HTTP/1.1\r\nHost: farrank.test\r\n{headers}"
     if body is not None:

@@ -1,4 +1,4 @@
-"""An HTTP door that a test asks over a real socket."""
+"""An HTTP endpoint that a test calls over a real socket."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -25,7 +25,7 @@ METHODS = "/farrank.v1.RerankService/"
 
 @dataclass
 class Opened:
-    """An open HTTP door, a session to ask it with, and what stands behind it."""
+    """An open HTTP endpoint, a session to call it, and the engine behind it."""
 
     bench: Bench[Faulty]
     listener: HttpListener
@@ -39,7 +39,7 @@ class Opened:
         return self.bench.count(f"farrank_{name}", door="http", **labels)
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
-        """Send JSON; return the status and what the JSON of the answer says."""
+        """Send JSON. Returns the status and the JSON of the answer."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         async with self.session.post(path, json=body, headers=sent) as answer:
             return answer.status, await answer.json()
@@ -58,7 +58,7 @@ async def opened_door(
     max_connection_age_s: float | None = 300.0,
     **http: Any,
 ) -> AsyncIterator[Opened]:
-    """Open a door before a real engine with tiny rankers; `http` are keys of its configuration."""
+    """Open an HTTP endpoint for a real engine with tiny rankers. `http` are keys of its configuration."""
     config = ServerConfig(
         limits=limits or LimitsConfig(),
         listen=ListenConfig(

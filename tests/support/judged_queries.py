@@ -37,7 +37,7 @@ class Files:
     qrels: Path
 
     def flags(self) -> list[str]:
-        """All of it, as the command takes it."""
+        """Return the whole test set as the command's flags."""
         return [
             f"--candidates={self.candidates}",
             f"--queries={self.queries}",

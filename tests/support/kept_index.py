@@ -1,4 +1,4 @@
-"""An index with what is kept beside it, made on the spot, and copies without some of that."""
+"""An index with stores, built for a test, and copies with fewer stores."""
 
 import shutil
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from farrank_server.stores.index_manifest import read_manifest
 
 
 def kept_index(folder: Path, texts: dict[str, str], stores: Sequence[Store]) -> Path:
-    """Index texts by their ids, with stores beside it."""
+    """Index texts by their ids, with stores."""
     build_index([Document(doc_id, text) for doc_id, text in texts.items()], folder, Options(stores))
     return folder
 
 
 def copy_with(index: Path, folder: Path, kind: str = "none") -> Path:
-    """Copy an index, with stores of one kind alone, or none."""
+    """Copy an index, with stores of only one kind, or none."""
     shutil.copytree(index, folder)
     manifest = read_manifest(folder)
     assert manifest is not None

@@ -1,4 +1,4 @@
-"""Both doors of one service that asks for keys, over real sockets: tiny rankers, candidates from memory."""
+"""Both endpoints of one service that requires API keys, over real sockets, with tiny rankers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ from support.memory_first_stage import MemoryFirstStage
 
 
 class Named(MemoryFirstStage):
-    """One of several."""
+    """A first stage under one of several names."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Named(MemoryFirstStage):
 
 @dataclass
 class Clock:
-    """Time that a test moves."""
+    """A clock that a test advances."""
 
     unix_s: float = 1_800_000_000.0
     s: float = 0.0
@@ -51,7 +51,7 @@ class Clock:
 
 @dataclass
 class Doors:
-    """What a test asks, and what stands behind it."""
+    """The endpoints, with the service and figures behind them."""
 
     bench: Bench[Wrapped]
     file: Path
@@ -67,12 +67,12 @@ class Doors:
         self.metrics = self.bench.metrics
 
     def sample(self, share: float) -> None:
-        """Have a share of the calls that end well told of."""
+        """Log a share of the successful calls."""
         for each in self.guards:
             each.ok_sample = share
 
     async def key(self, name: str, **rights: object) -> str:
-        """Make a key that the service knows from now on."""
+        """Make an API key that the service accepts from now on."""
         key = add_key(self.file, name, rights)
         await self.keys.reload()
         return key
@@ -81,11 +81,11 @@ class Doors:
         return self.bench.count(f"farrank_{name}", **labels)
 
     async def counted(self, value: float, name: str, **labels: str) -> None:
-        """Wait until so much is counted: that is done a moment after the answer."""
+        """Wait until a count is reached: the server counts a moment after the answer."""
         await until(lambda: self.count(name, **labels) == value)
 
     async def grpc(self, method: str, request: Any, key: str | None = None) -> Any:
-        """The answer, or the error."""
+        """Return the answer or the error."""
         metadata = () if key is None else (("authorization", f"Bearer {key}"),)
         try:
             return await getattr(self.stub, method)(request, metadata=metadata, timeout=30)
@@ -93,7 +93,7 @@ class Doors:
             return error
 
     async def post(self, path: str, body: Any, key: str | None = None) -> tuple[int, Any, Any]:
-        """Send JSON; return the status, what the JSON of the answer says, and its headers."""
+        """Send JSON. Returns the status, the JSON of the answer, and its headers."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         async with self.http.post(path, json=body, headers=headers) as answer:
             return answer.status, await answer.json(), answer.headers
@@ -103,7 +103,7 @@ class Doors:
 async def opened_doors(
     tiny_rankers: dict[str, Path], folder: Path, ok_sample: float = 0.0
 ) -> AsyncIterator[Doors]:
-    """Open both doors; the file of keys is in `folder`."""
+    """Open both endpoints. The file of API keys is in `folder`."""
     config = ServerConfig(listen=ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0)))
     async with opened_bench(tiny_rankers, Wrapped) as bench:
 

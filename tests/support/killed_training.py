@@ -1,6 +1,6 @@
-"""Trainings that are killed at a moment, and others that go on with them, in a process that forks each.
+"""Trainings that are killed at a given moment, and trainings that resume them, in a process that forks each.
 
-torch lets no process train whose parent did: this one only imports.
+torch cannot train in a process whose parent has trained, so the forking process only imports.
 """
 
 import os
@@ -36,7 +36,7 @@ def killed() -> None:
 
 
 def at_call(number: int, original: Callable[..., Any], first: Callable[..., Any]) -> Callable[..., Any]:
-    """Do as `original` does, but at one call `first` and no more in this life."""
+    """Call `original`; at the call `number`, call `first` instead and kill the process."""
     calls = 0
 
     def called(*arguments: Any, **keywords: Any) -> Any:
@@ -51,7 +51,7 @@ def at_call(number: int, original: Callable[..., Any], first: Callable[..., Any]
 
 
 class Read(Groups):
-    """Groups, of which one cannot be read any more."""
+    """Groups. The process is killed when it reads the 13th."""
 
     def group(self, index: int, epoch: int) -> Group:
         if len(self.asked) == 12:
@@ -60,7 +60,7 @@ class Read(Groups):
 
 
 class Lost(Texts):
-    """Texts, of which one cannot be read any more."""
+    """Texts. The process is killed when it reads the 20th."""
 
     reads = 0
 
@@ -72,22 +72,22 @@ class Lost(Texts):
 
 
 def half(ranker: Any, folder: Path) -> None:
-    """Write the beginning of a file."""
+    """Write a truncated file."""
     (folder / "model.safetensors").write_bytes(b"\x40\x00")
 
 
 def nothing(*_: Any, **__: Any) -> None:
-    """Be killed before it."""
+    """Do nothing before the process is killed."""
 
 
 def prepare(moment: str) -> tuple[Groups, Any]:
-    """Have the training that follows be killed at a moment."""
+    """Prepare groups and validation so that the next training is killed at a moment."""
     groups: Groups = Groups(triples(8))
     dev = validation()
     patches: dict[str, tuple[Any, str, int, Callable[..., Any]]] = {
         "writing": (checkpoints, "write_weights", 3, half),
         "placing": (checkpoints, "put_in_place", 3, nothing),
-        # The first checkpoint, once the second is in its place.
+        # The first checkpoint is deleted once the second is in its place.
         "deleting": (shutil, "rmtree", 4, lambda path, **_: next(Path(path).iterdir()).unlink()),
         "keeping": (checkpoints, "forget_best", 2, nothing),
         "saving": (training_run, "save_ranker", 1, half),
@@ -112,7 +112,7 @@ def run(artifact: Path, folder: Path, moment: str, *, resume: bool) -> None:
 
 
 def forked(*arguments: Any, **keywords: Any) -> int:
-    """Run in a child; give the number of the signal that ended it, or 0."""
+    """Run a function in a child. Returns the number of the signal that ended it, or 0."""
     child = os.fork()
     if child == 0:
         try:
@@ -127,7 +127,7 @@ def forked(*arguments: Any, **keywords: Any) -> int:
 
 
 def main(artifact: str, out: str, *moments: str) -> None:
-    """Train, and go on with what was killed."""
+    """Train until the kill at each moment, then resume the training."""
     torch.set_num_threads(1)
     for moment in moments:
         folder = Path(out, moment)

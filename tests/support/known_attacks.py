@@ -18,7 +18,7 @@ def _many(times: int, share: float) -> int:
     return max(1, round(times * share))
 
 
-# By name, what an attacker does; the share of the whole size is between 0 and 1.
+# Attacks by name, as functions of a share of the full size between 0 and 1.
 KNOWN: dict[str, Callable[[float], Case]] = {
     "calls, 60,000": lambda share: [h2.Calls(_many(60_000, share), LIST)],
     "streams begun, 60,000": lambda share: [h2.Streams(_many(60_000, share), RERANK)],
@@ -79,7 +79,7 @@ KNOWN: dict[str, Callable[[float], Case]] = {
 
 
 def cases(most_times: int) -> st.SearchStrategy[Case]:
-    """Draw a few steps; none is repeated more often than `most_times`."""
+    """Draw a few steps. None is repeated more than `most_times`."""
     times = st.sampled_from(sorted({1, 2, 7, max(1, most_times // 10), most_times}))
     method = st.sampled_from(h2.METHODS)
     number = st.one_of(st.sampled_from((0, 1, 2, 3, 2**31 - 1, 2**31, 2**32 - 1)), st.integers(0, 40))

@@ -1,4 +1,4 @@
-"""Tiny language models of the architectures that published rerankers have, as their folders hold them."""
+"""Tiny language models of the architectures of published rerankers, in the same folder format."""
 
 import json
 from pathlib import Path
@@ -16,11 +16,11 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
     "intermediate_size": 48,
     "max_position_embeddings": 2048,
-    # Wide, so that scores differ, and not so wide that rounding grows beyond 1e-5.
+    # Wide enough that scores differ, but not so wide that rounding exceeds 1e-5.
     "initializer_range": 0.15,
 }
 
-# What makes a model one of its kind: heads that are not the hidden size's share, embeddings tied or not.
+# The distinctive features of each kind: heads that are not the hidden size's share, embeddings tied or not.
 KINDS: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
     "qwen2": {"tie_word_embeddings": False},
@@ -51,7 +51,7 @@ def make_language_model(folder: Path, model_type: str, **changes: Any) -> Path:
         torch.manual_seed(7)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **values)).eval()
         for name, weight in model.named_parameters():
-            if "norm" in name or name.endswith("bias"):  # which start as if they were not there
+            if "norm" in name or name.endswith("bias"):  # which would otherwise start without effect
                 torch.nn.init.normal_(weight, 0.0 if gemma or name.endswith("bias") else 1.0, 0.2)
     model.save_pretrained(folder)
     return folder

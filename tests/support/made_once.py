@@ -9,13 +9,13 @@ import pytest
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Have the first worker that asks fill the folder `name`; the others wait for it, and share it.
+    """Let the first worker that asks fill the folder `name`. The others wait for it, and share it.
 
     Tests must not write into it.
     """
     base = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent  # of this run, for all of its workers
+        base = base.parent  # of this run, shared by all its workers
     folder, unfinished = base / name, base / f"{name}-unfinished"
     with (base / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -12,7 +12,7 @@ from support.engine_bench import Bench
 
 
 class MemoryFirstStage(FirstStage):
-    """Finds the documents that share a word with the query, in the order in which they stand."""
+    """Finds the documents that share a word with the query, in their stored order."""
 
     def __init__(self) -> None:
         self.documents = {
@@ -60,7 +60,7 @@ class MemoryFirstStage(FirstStage):
 
 
 async def in_memory(bench: Bench[Any], stage: FirstStage | None = None) -> Indexes:
-    """All the indexes of a service: the one."""
+    """Return a service's indexes: only this one."""
 
     def opening() -> FirstStages:
         return FirstStages({"things": stage or MemoryFirstStage()}, FirstStageConfig())

@@ -1,4 +1,4 @@
-"""Mixed calls to a real server: answers are held to offline scores, refusals to what is documented."""
+"""Mixed calls to a real server. Answers are compared with offline scores, refusals with the documentation."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ QUERIES = (
     "how is bread baked",
     "a road to the harbour",
 )
-# From no token to a few thousand.
+# Texts of no token up to a few thousand.
 TEXTS = tuple(
     " ".join(text * times for text in COLLECTION.values())[offset:]
     for times in (1, 2, 5, 20, 60)
@@ -39,14 +39,14 @@ TEXTS = tuple(
 )
 MEMBERS = ("maxp", "biencoder")
 RANKERS = (*MEMBERS, "both")
-# The scores of fp32, whatever else is in a batch.
+# The scores of fp32 do not depend on the rest of a batch.
 WITHIN = 1e-4
 
 USUAL_DEADLINE_S = 60.0
-# What has not ended so long after its deadline is lost.
+# A call that has not ended this long after its deadline is lost.
 GRACE_S = 15.0
 
-# What a refusal says, by its reason. `taken twice` is of a call that two devices in a row took with them.
+# The message of a refusal, by its reason. `taken twice` is for a call whose device failed twice in a row.
 REFUSALS = {
     "device_reloading": r"the device is being brought back; come back",
     "taken twice": r"the device (failed|hung)|the device's thread ended",
@@ -64,7 +64,7 @@ REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one call ended: `ok`, or a reason of REFUSALS, or what its caller did. Times are monotonic."""
+    """The end of one call: `ok`, a reason of REFUSALS, or an action of its caller. Times are monotonic."""
 
     kind: str
     began_s: float
@@ -74,9 +74,9 @@ class Outcome:
 
 @dataclass
 class MixedLoad:
-    """So many callers at a time, each of whom asks again at once, drawn from `seed`.
+    """A number of callers, each of whom calls again at once, with calls drawn from `seed`.
 
-    `outcomes` is what became of every call; `wrong` says which answers and refusals should not have been.
+    `outcomes` lists the ends of all calls; `wrong` lists wrong answers and refusals.
     """
 
     address: str
@@ -91,7 +91,7 @@ class MixedLoad:
     _began_s: dict[int, float] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Ask until `stop`."""
+        """Send calls until `stop`."""
         async with (
             grpc.aio.insecure_channel(self.address) as channel,
             aiohttp.ClientSession(self.http_url) as session,
@@ -100,16 +100,16 @@ class MixedLoad:
             await asyncio.gather(*(each.run() for each in callers))
 
     def stop(self) -> None:
-        """Let each caller end after the call that it is at."""
+        """Let each caller end after its current call."""
         self._stopping = True
 
     @property
     def oldest_began_s(self) -> float:
-        """When the oldest call in flight began; now if there is none."""
+        """Return when the oldest call in flight began, or now if there is none."""
         return min(self._began_s.values(), default=time.monotonic())
 
     def first_ok_since(self, began_s: float, kinds: Sequence[str]) -> Outcome | None:
-        """The call that was answered first of those that began since then."""
+        """Return the first call to be answered that began since then."""
         recent = (each for each in reversed(self.outcomes) if each.ended_s > began_s)
         found = [
             each for each in recent if each.ended == "ok" and each.kind in kinds and each.began_s >= began_s
@@ -117,12 +117,12 @@ class MixedLoad:
         return min(found, key=lambda each: each.ended_s, default=None)
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """How many calls of each kind ended how."""
+        """Count the calls of each kind by their end."""
         return Counter((each.kind, each.ended) for each in self.outcomes)
 
 
 def offline_scores(tiny_rankers: Mapping[str, Path]) -> dict[str, list[list[float]]]:
-    """The scores of TEXTS, and behind them of the collection's texts, for each query by each ranker."""
+    """Return the scores of TEXTS and then of the collection's texts, for each query and ranker."""
     texts = [*TEXTS, *(text * 40 for text in COLLECTION.values())]
     scores = {}
     for name in MEMBERS:
@@ -136,7 +136,7 @@ def offline_scores(tiny_rankers: Mapping[str, Path]) -> dict[str, list[list[floa
 
 
 class _Caller:
-    """Asks one call after the other."""
+    """A caller that sends one call after the other."""
 
     def __init__(self, load: MixedLoad, number: int, channel: Any, session: aiohttp.ClientSession) -> None:
         self._load, self._number = load, number
@@ -157,7 +157,7 @@ class _Caller:
                     f"{kind}: neither answered nor refused after {USUAL_DEADLINE_S + GRACE_S} s"
                 )
             load.outcomes.append(Outcome(kind, began_s, time.monotonic(), ended))
-            # Two cores are not to do nothing but this, and who was refused takes the hint.
+            # The pause leaves processor time to others, and a refused caller follows the pushback.
             well = ended in ("ok", "late", "left")
             await asyncio.sleep(self._random.uniform(0.0, 0.05) if well else self._random.uniform(0.05, 0.2))
         load._began_s.pop(self._number, None)

@@ -1,4 +1,4 @@
-"""A collector of traces: takes OTLP over HTTP as any other, and keeps what it was sent."""
+"""A collector of traces, which receives OTLP over HTTP and keeps it."""
 
 import threading
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def plain(attributes: Any) -> dict[str, Any]:
 
 @dataclass
 class Collected:
-    """A span, and what it says of the process that sent it."""
+    """A span, and the attributes of the process that sent it."""
 
     span: Span
     process: dict[str, Any]
@@ -46,14 +46,14 @@ class Collected:
 
 @dataclass
 class Collector:
-    """What came so far; `bodies` as it came."""
+    """The received spans; `bodies` has them as sent."""
 
     url: str
     bodies: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
     def spans(self, name: str = "", trace_id: str = "") -> list[Collected]:
-        """Those of a name, of a trace, or all."""
+        """Return the spans of a name, of a trace, or all."""
         found = []
         for body in list(self.bodies):
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -62,14 +62,14 @@ class Collector:
         return [each for each in found if name in ("", each.name) and trace_id in ("", each.trace_id)]
 
     async def collected(self, count: int, name: str = "", trace_id: str = "") -> list[Collected]:
-        """Wait for so many."""
+        """Wait for a number of spans."""
         await until(lambda: len(self.spans(name, trace_id)) >= count)
         return self.spans(name, trace_id)
 
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """Run a collector on a free port of this machine."""
+    """Run a collector on a free port."""
 
     class Take(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

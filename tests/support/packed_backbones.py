@@ -21,7 +21,7 @@ QUERY_TOKENS = 9
 
 
 class Case(NamedTuple):
-    """A backbone: what `make_backbone` makes, what its config.json says otherwise."""
+    """A backbone: the parameters of `make_backbone`, and changes of its config.json."""
 
     made_as: str
     changes: dict[str, Any] = {}  # noqa: RUF012  # read alone
@@ -29,7 +29,7 @@ class Case(NamedTuple):
     takes_positions: bool = True
 
 
-# Every test of this folder runs for every line.
+# Every test of this folder runs for every entry.
 CASES = {
     "bert": Case("bert"),
     "big_bird": Case("big_bird", {"block_size": 8}),
@@ -57,7 +57,7 @@ CASES = {
     "gemma2 without soft caps": Case("gemma2", {"attn_logit_softcapping": None}),
     "longformer": Case("longformer", {"attention_window": [16, 48]}),
     "modernbert": Case("modernbert"),
-    # 10 values to a head, and a last layer that is local.
+    # 10 values per head, and a local last layer.
     "modernbert of odd heads": Case(
         "modernbert", {"hidden_size": 60, "num_attention_heads": 6, "num_hidden_layers": 3}
     ),
@@ -73,19 +73,19 @@ CASES = {
 
 
 class States(Encoder):
-    """All that a backbone makes of every token. Shapes: (P, L) each -> (P, L, layers + 2, H)."""
+    """All states of every token. Shapes: (P, L) each -> (P, L, layers + 2, H)."""
 
     keeps_hidden_states = True
 
     def read(self, output: Any, tokens: Layout) -> Features:
-        """Stack embeddings, layers, and what the backbone calls its last state."""
+        """Stack embeddings, layers, and the backbone's last state."""
         return Features(torch.stack([*output.hidden_states, output.last_hidden_state], dim=-2), tokens.roles)
 
 
 def inputs_of(
     encoder: Encoder, lengths: Sequence[int], padding: int = 0, seed: int = 3
 ) -> list[EncoderInput]:
-    """[CLS] query [SEP] chunk [SEP], cut to so many tokens, with places left free behind the query."""
+    """Make inputs [CLS] query [SEP] chunk [SEP], cut to a number of tokens, with padding after the query."""
     generator = np.random.default_rng(seed)
     facts = encoder.facts
     assert facts.vocabulary is not None
@@ -127,6 +127,6 @@ def padded_states(encoder: Encoder, inputs: Sequence[EncoderInput]) -> list[Tens
 
 
 def packed_states(packed: PackedEncoder, inputs: Sequence[EncoderInput], device: str = "cpu") -> list[Tensor]:
-    """The same from one stream."""
+    """Return the same states from one stream."""
     with torch.inference_mode():
         return [features.vectors for features in packed(stream_of(inputs, device))]

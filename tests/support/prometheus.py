@@ -1,4 +1,4 @@
-"""A real Prometheus, how to ask it, and a load of calls with every outcome for it to see."""
+"""A real Prometheus, queries to it, and a load of calls with every outcome for it to scrape."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from farrank_cli.spawn import SpawnedServer
 from farrank_client import AsyncClient, FarrankError, RetryPolicy
 
 RULES = Path(__file__).parents[2] / "dashboards" / "prometheus"
-# As Kubernetes' Prometheus would label the server.
+# The label that Kubernetes' Prometheus would add.
 NAMESPACE = "search"
-# A scrape may take no longer than this.
+# This is also the longest time of a scrape.
 SCRAPE_INTERVAL = "1s"
 LOAD_S = 10.0
-# Where the machine is so busy that few fit in, a counter that is never seen to grow has no rate.
+# On a busy machine few rounds fit in, and a counter that is never seen to grow has no rate.
 LEAST_ROUNDS = 6
 
 # 2,000 tokens: several chunks, and more than a ranker reads.
 LONG = "the river rises in the mountains and meets the sea " * 200
 COLLECTION = {"rivers": LONG, "ships": "a ship sails over the sea " * 100, "bread": "flour and water " * 100}
-# Two of the large calls below fit in, a third does not.
+# Two of the large calls below fit in, but not a third.
 LIMITS = {"max_queued_tokens": 150_000}
 
 
 def tool(name: str) -> str:
-    """Find a program of Prometheus' package, or skip."""
+    """Find a program of Prometheus' package, or skip the test."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed (Debian: apt-get install prometheus)")
@@ -50,14 +50,14 @@ def tool(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """Asks a running Prometheus. `began_s` and `ended_s` are when the load did."""
+    """A client of a running Prometheus. The load ran from `began_s` to `ended_s`."""
 
     url: str
     began_s: float = 0.0
     ended_s: float = 0.0
 
     def ask(self, path: str, **parameters: str | float) -> Any:
-        """The `data` of an answer of the HTTP API."""
+        """Return the `data` of an answer of the HTTP API."""
         query = urllib.parse.urlencode(parameters)
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=120) as answer:
@@ -68,7 +68,7 @@ class Prometheus:
         return body["data"]
 
     def series(self, expression: str) -> list[dict[str, str]]:
-        """The labels of the series that had a finite value while the load ran."""
+        """Return the labels of series that had a finite value while the load ran."""
         answer = self.ask("query_range", query=expression, start=self.began_s, end=self.ended_s, step=1)
         return [
             series["metric"]
@@ -77,7 +77,7 @@ class Prometheus:
         ]
 
     def largest(self, expression: str) -> float:
-        """The largest value that any series had while the load ran."""
+        """Return the largest value of any series while the load ran."""
         answer = self.ask("query_range", query=expression, start=self.began_s, end=self.ended_s, step=1)
         return max(
             (float(value) for series in answer["result"] for _, value in series["values"]), default=0.0
@@ -86,7 +86,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def started(program: str, folder: Path) -> Iterator[str]:
-    """A Prometheus on loopback with its data in `folder`, ready when entered, ended when left."""
+    """Run a Prometheus on loopback with its data in `folder`, until the block is left."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -117,7 +117,7 @@ def ready(url: str) -> bool:
 
 
 def scrapes(url: str) -> float:
-    """How often the server has been scraped."""
+    """Return the number of scrapes of the server."""
     answer = Prometheus(url).ask("query", query='sum(count_over_time(up{job="farrank"}[1h]))')
     return float(answer["result"][0]["value"][1]) if answer["result"] else 0.0
 
@@ -130,7 +130,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 async def load(server: SpawnedServer, api_key: str) -> None:
-    """Rounds of calls of every outcome, long enough for rates over several scrapes."""
+    """Send rounds of calls of every outcome, long enough for rates over several scrapes."""
     ends_s, rounds = time.monotonic() + LOAD_S, 0
     async with AsyncClient(server.address, api_key=api_key, retry=RetryPolicy(max_attempts=1)) as client:
         while time.monotonic() < ends_s or rounds < LEAST_ROUNDS:
@@ -143,7 +143,7 @@ async def load(server: SpawnedServer, api_key: str) -> None:
 
 
 async def late_call(client: AsyncClient, server: subprocess.Popen[str]) -> None:
-    """Call an idle server, which takes the call in, and have it stand still until the deadline is past."""
+    """Call an idle server, which admits the call, and stop it until the deadline has passed."""
     began_s = time.monotonic()
     await client.rerank("sea", [LONG] * 10, ranker="maxp")
     took_s = time.monotonic() - began_s
@@ -159,7 +159,7 @@ async def late_call(client: AsyncClient, server: subprocess.Popen[str]) -> None:
 
 
 def calls(client: AsyncClient) -> list[asyncio.Task[Any]]:
-    """One round of calls at once: answered, too large together, wrong, and given up."""
+    """Send one round of calls at once: answered, together too large, wrong, and cancelled."""
     given_up = asyncio.create_task(client.rerank("sea", [LONG] * 20, ranker="maxp"))
     asyncio.get_running_loop().call_later(0.02, given_up.cancel)
     start = asyncio.create_task
@@ -171,7 +171,7 @@ def calls(client: AsyncClient) -> list[asyncio.Task[Any]]:
         start(client.search_and_rerank("sea", index="things", ranker="maxp")),
         start(client.search_and_rerank("sea", index="things", ranker="biencoder")),
         *(start(client.rerank("sea", [LONG] * 40, ranker="maxp")) for _ in range(4)),
-        # So many that alerts on shares of calls look at them.
+        # Enough that alerts on shares of calls count them.
         *(start(client.rerank("", ["x"])) for _ in range(10)),
         start(client.rerank("q", ["x"], ranker="nobody")),
     ]

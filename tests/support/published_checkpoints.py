@@ -1,4 +1,4 @@
-"""The two published checkpoints as facts: their `config.json`, and the names and shapes of their tensors."""
+"""Facts of two published checkpoints: their `config.json`, and the names and shapes of their tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from farrank_rankers.backbones.alibi_bert import build_alibi_bert, rename_publis
 
 Shapes = dict[str, tuple[int, ...]]
 
-# huggingface.co/jinaai/jina-embeddings-v2-base-en, config.json; what no module reads is left in.
+# huggingface.co/jinaai/jina-embeddings-v2-base-en, config.json, including fields that no module reads.
 JINA_CONFIG: dict[str, Any] = {
     "_name_or_path": "jinaai/jina-bert-implementation",
     "model_max_length": 8192,
@@ -83,14 +83,14 @@ TINY: dict[str, Any] = {
     "vocab_size": 29,
     "hidden_size": 24,
     "num_hidden_layers": 2,
-    "num_attention_heads": 12,  # as published, so that the slopes are, too
+    "num_attention_heads": 12,  # as published, because the slopes depend on it
     "intermediate_size": 20,
     "layer_norm_eps": 1e-5,
 }
 
 
 def shared_shapes(config: Mapping[str, Any], prefix: str) -> Shapes:
-    """All but the projections: huggingface/candle, jina_bert.rs; mosaicml/examples, bert_layers.py."""
+    """All shapes but projections': huggingface/candle, jina_bert.rs; mosaicml/examples, bert_layers.py."""
     hidden, units = config["hidden_size"], config["intermediate_size"]
     shapes: Shapes = {
         "embeddings.word_embeddings.weight": (config["vocab_size"], hidden),
@@ -147,9 +147,9 @@ def mosaic_shapes(config: Mapping[str, Any]) -> tuple[Shapes, Shapes]:
 
 @dataclass(frozen=True)
 class Published:
-    """A checkpoint's facts; `shapes` gives those of the encoder's tensors and those of all others.
+    """A checkpoint's facts. `shapes` returns those of the encoder's tensors and those of all others.
 
-    `megabytes` is the size of the weights file on the hub, `bytes` that of a number in it.
+    `megabytes` is the size of the weights file on the hub; `bytes` is the size of a number in it.
     """
 
     kind: str
@@ -162,7 +162,7 @@ class Published:
         return {**self.config, **TINY, **changes}
 
     def tensors(self, config: Mapping[str, Any], seed: int = 0) -> dict[str, Tensor]:
-        """Random tensors under the published names, wide enough that each of them shows in the result."""
+        """Make random tensors under the published names, wide enough that each affects the result."""
         generator = torch.Generator().manual_seed(seed)
         return {
             name: 0.7 * torch.randn(shape, generator=generator, dtype=torch.float64)

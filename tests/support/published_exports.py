@@ -1,4 +1,4 @@
-"""Published models with graphs beside their configuration, as other exporters lay them out."""
+"""Published models with graphs next to their configuration, in the layouts of other exporters."""
 
 import json
 import shutil
@@ -21,14 +21,14 @@ TINY = {
     "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "intermediate_size": 64,
-    # Wide enough for scores to differ by far more than rounding.
+    # Wide enough that scores differ by far more than rounding.
     "initializer_range": 0.25,
     "max_position_embeddings": 128,
 }
 
 
 def save_cross_encoder(folder: Path, labels: int = 1, seed: int = 7) -> nn.Module:
-    """Write a tiny BERT with a classifier's head, as `save_pretrained` does."""
+    """Write a tiny BERT with a classification head, as `save_pretrained` does."""
     tokenizer = save_tokenizer(wordpiece(), folder, "bert")
     config = AutoConfig.for_model(
         "bert", **TINY, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, num_labels=labels
@@ -96,14 +96,14 @@ def write_onnx(
     fixed: bool = False,
     opset: int = 17,
 ) -> Path:
-    """Write a graph under optimum's names of inputs, outputs and axes, with the exporter that it uses."""
+    """Write a graph with optimum's names of inputs, outputs and axes, and with its exporter."""
     path.parent.mkdir(parents=True, exist_ok=True)
     example = tuple(torch.ones(2, 9, dtype=torch.int64) for _ in inputs)
     axes: dict[str, Any] = {name: {0: "batch_size", 1: "sequence_length"} for name in inputs}
     of_tokens = output in ("last_hidden_state", "token_embeddings")
     axes[output] = {0: "batch_size", 1: "sequence_length"} if of_tokens else {0: "batch_size"}
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of the exporter that optimum uses
+        warnings.simplefilter("ignore")  # as optimum sets the exporter
         torch.onnx.export(
             Named(model, inputs, output),
             example,
@@ -118,7 +118,7 @@ def write_onnx(
 
 
 def quantized(graph: Path, name: str) -> Path:
-    """Write a graph beside another one, quantized as sentence-transformers has ONNX Runtime do it."""
+    """Write a quantized copy of a graph, quantized with ONNX Runtime as sentence-transformers does it."""
     path = graph.with_name(name)
     kind = QuantType.QUInt8 if "quint8" in name else QuantType.QInt8
     quantize_dynamic(str(graph), str(path), weight_type=kind, per_channel=False)
@@ -126,7 +126,7 @@ def quantized(graph: Path, name: str) -> Path:
 
 
 def with_external_weights(graph: Path) -> Path:
-    """Move a graph's weights into a file beside it, as exporters do above 2 GB."""
+    """Move a graph's weights into a separate file, as exporters do above 2 GB."""
     model = onnx.load(str(graph))
     onnx.save_model(
         model,
@@ -142,7 +142,7 @@ def with_external_weights(graph: Path) -> Path:
 def write_openvino(
     graph: Path, folder: Path, name: str = "openvino_model.xml", *, int8: bool = False
 ) -> Path:
-    """Convert an ONNX graph, as optimum-intel names and saves it; int8 quantized with NNCF, as it does."""
+    """Convert an ONNX graph, named and saved as by optimum-intel. int8 is quantized with NNCF, as there."""
     import openvino
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -162,12 +162,12 @@ def write_openvino(
 
 
 def unreadable_weights(folder: Path) -> None:
-    """Put in place of the weights a file that whoever reads it fails on."""
+    """Replace the weights by a file that cannot be read."""
     (folder / "model.safetensors").write_bytes(b"\xff" * 64)
 
 
 def other_weights(folder: Path) -> None:
-    """Change the weights, so that the graphs stand for others."""
+    """Change the weights, so that the graphs belong to other weights."""
     tensors = {name: tensor * 1.5 for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -178,14 +178,14 @@ def copied(folder: Path, to: Path) -> Path:
 
 
 def in_half_precision(graph: Path, name: str) -> Path:
-    """Write a graph beside another one, its weights and arithmetic in fp16, its output too."""
+    """Write a copy of a graph with weights, arithmetic and output in fp16."""
     path = graph.with_name(name)
     model = onnx.load(str(graph))
     double, half = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
     for tensor in [*model.graph.initializer, *(a.t for node in model.graph.node for a in node.attribute)]:
         if tensor.data_type == double:
             values = onnx.numpy_helper.to_array(tensor)
-            lowest = -65504.0  # what masks add
+            lowest = -65504.0  # the value that masks add
             name_of = tensor.name
             tensor.CopyFrom(onnx.numpy_helper.from_array(values.clip(min=lowest).astype("float16"), name_of))
     for node in model.graph.node:

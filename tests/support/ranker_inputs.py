@@ -12,7 +12,7 @@ DOCUMENTS = (
 
 
 def inputs_of(ranker: Ranker) -> list[EncoderInput]:
-    """The query's own input, of a dual plan, and the chunks' of documents of different lengths."""
+    """Return the query's own input (dual plans), and the chunks' inputs of documents of different lengths."""
     reader = ranker.reader
     query = reader.read_query(QUERY)
     dual = ranker.spec.plan == "dual"

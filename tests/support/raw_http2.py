@@ -1,4 +1,4 @@
-"""HTTP/2 written by hand, for what no client library does: a caller that never makes room for an answer.
+"""HTTP/2 written by hand, for a caller that no client library supports: it never makes room for an answer.
 
 Source: RFC 9113 (frames), RFC 7541 (headers, here literal ones without Huffman's code).
 """
@@ -27,7 +27,7 @@ def _literal(text: str) -> bytes:
 
 @dataclass
 class UnreadAnswers:
-    """A connection on which calls are made, and whose answers may have no byte."""
+    """A connection with calls whose answers have no room for a single byte."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -37,13 +37,13 @@ class UnreadAnswers:
 
     @classmethod
     async def open(cls, port: int, address: str = "127.0.0.1") -> "UnreadAnswers":
-        """Connect from an address of the loopback network, as its callers are told apart by it."""
+        """Connect from an address of the loopback network, by which the server distinguishes callers."""
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
         writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)))
         return cls(reader, writer)
 
     async def call(self, path: str, message: bytes) -> int:
-        """Send a unary call as far as the server makes room for it; return its stream."""
+        """Send a unary call as far as the server makes room for it. Returns its stream."""
         stream = self.begin(path)
         left = b"\x00" + struct.pack(">I", len(message)) + message
         room = self.room_of_a_stream
@@ -59,7 +59,7 @@ class UnreadAnswers:
         return stream
 
     def begin(self, path: str) -> int:
-        """Begin a call and send no request; return its stream."""
+        """Begin a call and send no request. Returns its stream."""
         self.streams += 1
         stream = 2 * self.streams - 1
         fields = {
@@ -75,7 +75,7 @@ class UnreadAnswers:
         return stream
 
     async def _more_room(self, wanted: int) -> int:
-        """Read a frame; return by how much the stream may send more."""
+        """Read a frame. Returns by how much the stream may send more."""
         kind, flags, stream, payload = await self.frame()
         if kind == SETTINGS and not flags & ACK:
             self.writer.write(frame(SETTINGS, ACK, 0))
@@ -101,7 +101,7 @@ class UnreadAnswers:
         return kind, flags, stream, await self.reader.readexactly(length)
 
     async def is_ended(self) -> bool:
-        """Read until the server ends the connection."""
+        """Read until the server closes the connection."""
         try:
             while True:
                 await self.frame()

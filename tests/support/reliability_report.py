@@ -1,4 +1,4 @@
-"""What a run of chaos or of a soak came to, as Markdown for people and JSON for programs."""
+"""The report of a chaos or soak run, as Markdown for people and JSON for programs."""
 
 import json
 import platform
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def machine() -> str:
-    """Say what ran it."""
+    """Describe the machine."""
     return f"{usable_cores()} cores ({platform.machine()}), Python {platform.python_version()}"
 
 
@@ -76,7 +76,7 @@ def write_soak_report(
     samples: Mapping[tuple[str, str], list[tuple[float, float]]],
     grown: Mapping[tuple[str, str], float],
 ) -> None:
-    """Write PATH.md and PATH.json. `samples` are seconds and values, by process and what was sampled."""
+    """Write PATH.md and PATH.json. `samples` are seconds and values, by process and quantity."""
     rows = [
         {
             "process": process,

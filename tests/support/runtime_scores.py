@@ -9,7 +9,7 @@ TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in range
 
 
 def scores_through(runtime: Runtime, reader: Reader) -> list[float]:
-    """Score TEXTS, a document's chunks in one batch."""
+    """Score TEXTS with one batch for each document's chunks."""
     query = reader.read_query(QUERY)
     dual = reader.spec.plan == "dual"
     asked = runtime.encode([reader.query_input(query)]).rows() if dual else None

@@ -1,4 +1,4 @@
-"""A real gRPC server over loopback that fails as told, and each client behind one way to call it."""
+"""A real gRPC server on loopback that fails as scripted, and both clients behind one interface."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from farrank.v1 import rerank_pb2, rerank_pb2_grpc
 from farrank_client import AsyncClient, Client
 
-# (a client's address, what to do with the client, the client's other arguments) -> what that returned.
+# Called with a client's address, a function of the client, and the client's arguments; returns the function's
+# result.
 Caller = Callable[..., Any]
 
 
@@ -33,9 +34,9 @@ class Failure:
 
 @dataclass
 class ScriptedServer(rerank_pb2_grpc.RerankServiceServicer):
-    """Fails once for each of `failures`, then answers; keeps what it was asked.
+    """Fails once for each of `failures`, then answers. Keeps its requests.
 
-    While `hold` is set, calls wait until their caller is gone, which sets `caller_left`.
+    While `hold` is set, calls wait until their caller has gone, which sets `caller_left`.
     """
 
     target: str = ""
@@ -47,9 +48,9 @@ class ScriptedServer(rerank_pb2_grpc.RerankServiceServicer):
     results: list[rerank_pb2.Result] = field(default_factory=list)
     catalog: rerank_pb2.ListRankersResponse = field(default_factory=rerank_pb2.ListRankersResponse)
     health: health.HealthServicer = field(default_factory=health.HealthServicer)
-    # With a number, health checks carry it as the backlog.
+    # If it is a number, health checks report it as the backlog.
     backlog_s: float | None = None
-    # More health checks than this at once are refused, as a server does with very many of one caller.
+    # The server refuses further health checks at once, as a real server does with very many of one caller.
     most_checks: int = 100
     checks: int = 0
     checks_open: int = 0
@@ -74,7 +75,7 @@ class ScriptedServer(rerank_pb2_grpc.RerankServiceServicer):
         self.arrived.set()
         if self.hold:
             held = [request]
-            # A call that was released ends later, and says nothing of the callers after it.
+            # A call that was released ends later, and must not affect the callers after it.
             if not context.add_callback(lambda: self.caller_left.set() if held else None):
                 self.caller_left.set()
             self.caller_left.wait(60)

@@ -1,4 +1,4 @@
-"""A search engine in memory behind an HTTP server of ours that can fail in every way a real one does."""
+"""A search engine in memory behind an HTTP server that can fail in every way of a real one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TEXTS = {
     "sea": ("Coasts", "a river reaches the sea"),
 }
 
-# What a fault does with the answer of the engine behind; None sends it as it is.
+# A fault changes or replaces the engine's answer. None sends it unchanged.
 Fault = Callable[[web.Request, "Answer"], Awaitable[web.StreamResponse]]
 
 
 @dataclass
 class Answer:
-    """What the engine behind said."""
+    """The engine's answer."""
 
     status: int
     body: bytes
@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass
 class Asked:
-    """One request as it came."""
+    """A received request."""
 
     method: str
     path: str
@@ -51,10 +51,10 @@ class Asked:
 
 @dataclass
 class Front:
-    """Passes requests on to the engine behind; `fault` meets every search, `fault_all` whatever comes.
+    """Passes requests on to the engine. `fault` applies to every search, `fault_all` to every request.
 
-    `product` makes it Elasticsearch to Elasticsearch's client. `left` is set when a caller goes before its
-    answer.
+    With `product`, Elasticsearch's client takes it for Elasticsearch. `left` is set when a caller goes before
+    its answer.
     """
 
     behind: str
@@ -110,7 +110,7 @@ class Front:
     # The faults.
 
     async def hang(self, request: web.Request, answer: Answer) -> web.StreamResponse:
-        """Say nothing until the caller has gone."""
+        """Send nothing until the caller has gone."""
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -132,7 +132,7 @@ class Front:
         return web.Response()
 
     def say(self, body: object, status: int = 200, content_type: str = "application/json") -> Fault:
-        """Answer something else, a tree as JSON and a text as it is."""
+        """Send another answer: a tree as JSON, or a string as it is."""
 
         async def said(request: web.Request, answer: Answer) -> web.StreamResponse:
             text = body if isinstance(body, str) else json.dumps(body)
@@ -143,7 +143,7 @@ class Front:
         return said
 
     def change(self, **changes: Any) -> Fault:
-        """Answer as the engine did, but with some of its keys changed."""
+        """Send the engine's answer with some keys changed."""
 
         async def changed(request: web.Request, answer: Answer) -> web.StreamResponse:
             return await self.say(json.loads(answer.body) | changes)(request, answer)
@@ -153,7 +153,7 @@ class Front:
 
 @asynccontextmanager
 async def serve(front: Front, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[Front]:
-    """Have it listen on a free port of loopback."""
+    """Listen on a free loopback port."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", front.answer)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
@@ -170,7 +170,7 @@ async def serve(front: Front, tls: ssl.SSLContext | None = None, port: int = 0) 
 
 
 def fill(engine: OsmemServer) -> None:
-    """Make the index and put the documents in."""
+    """Create the index and add the documents."""
     similarity = {"default": {"type": "BM25", "k1": 0.9, "b": 0.4}}
     text = {"type": "text"}
     engine.request(

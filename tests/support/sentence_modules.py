@@ -1,4 +1,4 @@
-"""The modules that sentence-transformers makes models of, where the installed release has them."""
+"""sentence-transformers' modules, from where the installed release has them."""
 
 from importlib import import_module
 from typing import Any

@@ -1,4 +1,4 @@
-"""One address before several servers, as a service of Kubernetes is one."""
+"""One address for several servers, like a Kubernetes service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 class ServiceAddress:
-    """New connections go to its servers in turn; those that are open stay where they are."""
+    """Assigns new connections to its servers in turn. Open connections stay."""
 
     def __init__(self, servers: list[str]) -> None:
         self.servers = servers
@@ -37,7 +37,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 @contextmanager
 def service_address(servers: list[str]) -> Iterator[ServiceAddress]:
-    """Listen at a free port of loopback, on a thread of its own."""
+    """Listen on a free loopback port, in its own thread."""
     service, begun = ServiceAddress(servers), threading.Event()
     loop = asyncio.new_event_loop()
     ending = asyncio.Event()

@@ -1,4 +1,4 @@
-"""A server under load, and what makes its parts sick, one at a time: when it struck, when all was well."""
+"""A server under load whose parts can be made to fail, one at a time, and the times of these failures."""
 
 import asyncio
 import json
@@ -26,10 +26,10 @@ from support import forked
 from support.mixed_load import COLLECTION, MEMBERS, MixedLoad
 from support.sick_server import READER_HANGS_AFTER_S, SMALL_HEAP
 
-# Of a sick part nothing here may take longer: a JVM starts in seconds, on a machine that others use in tens.
+# No recovery may take longer. A JVM starts in seconds, or in tens of seconds on a busy machine.
 WELL_AFTER_S = 120.0
 
-# So that each is found within seconds; the defaults are longer (docs/operations.md).
+# Shorter than the defaults (docs/operations.md), so that each failure is detected within seconds.
 DEVICE_HANGS_AFTER_S = 2.0
 SEARCHES_HANG_AFTER_S = 3.0
 READERS_HANG_AFTER_S = 3.0
@@ -40,7 +40,7 @@ SEARCHES = ("search",)
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """A sickness: from when on, and until the first call was answered well that began since."""
+    """A failure: when it began, and when the first call was answered well that began after it."""
 
     name: str
     at_s: float
@@ -48,13 +48,13 @@ class Struck:
 
     @property
     def recovery_s(self) -> float:
-        """How long the part was not what it should be, as its callers saw it."""
+        """Return how long callers saw the failure."""
         return self.well_s - self.at_s
 
 
 @dataclass
 class SickServer:
-    """The running server. `struck` are the words of `sick_server` that came true, with their times."""
+    """The running server. `struck` lists the failures of `sick_server` that happened, with their times."""
 
     process: forked.Popen[str]
     address: str
@@ -66,13 +66,13 @@ class SickServer:
     struck: list[tuple[str, float]] = field(default_factory=list)
 
     def order(self, words: str) -> None:
-        """Order a sickness of the device or of a tokenizer thread."""
+        """Order a failure of the device or of a tokenizer thread."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{words}\n")
         self.process.stdin.flush()
 
     def metric(self, name: str, **labels: str) -> float:
-        """Read a metric off the server's page, summed over the labels that are not given."""
+        """Read a metric from the server's page, summed over the labels that are not given."""
         with urllib.request.urlopen(self.metrics_url, timeout=30) as page:
             families = list(text_string_to_metric_families(page.read().decode()))
         return sum(
@@ -83,7 +83,7 @@ class SickServer:
         )
 
     def search_processes(self) -> list[int]:
-        """The ids of the processes that search: two while indexes are reloaded."""
+        """Return the ids of the search processes: there are two while indexes are reloaded."""
         processes = []
         for status in Path("/proc").glob("[0-9]*/status"):
             try:
@@ -92,14 +92,14 @@ class SickServer:
                 )
                 command = status.with_name("cmdline").read_text()
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # the process has ended meanwhile
             is_ours = lines.get("PPid") == str(self.process.pid) and "search_child" in command
             if is_ours and not lines["State"].startswith("Z"):
                 processes.append(int(status.parent.name))
         return processes
 
     def listen(self) -> None:
-        """Hear what struck, until the server ends."""
+        """Record the failures until the server ends."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("struck "):
@@ -116,9 +116,9 @@ async def sick_server(
     small_heap: bool = False,
     settings: Sequence[str] = (),
 ) -> AsyncIterator[SickServer]:
-    """Start a server of three rankers, and with `searches` of an index, that can be made sick.
+    """Start a server of three rankers, and with `searches` an index, whose parts can be made to fail.
 
-    Java's heap can be filled with `small_heap` alone.
+    Java's heap can be filled only with `small_heap`.
     """
     collection, index, pid_file = folder / "collection.jsonl", folder / "index", folder / "farrank.pid"
     lines = (json.dumps({"id": doc_id, "text": text * 40}) for doc_id, text in COLLECTION.items())
@@ -164,7 +164,7 @@ async def sick_server(
 
 
 class Chaos:
-    """Makes parts of a server sick at random, one at a time, and waits until each is well again."""
+    """Makes parts of a server fail at random, one at a time, and waits for the recovery of each."""
 
     def __init__(self, server: SickServer, load: MixedLoad, seed: int) -> None:
         self.server, self.load = server, load
@@ -187,7 +187,7 @@ class Chaos:
         }
 
     async def run(self, seconds: float, pause_s: float) -> None:
-        """Strike for so long, each sickness once before any comes again, up to `pause_s` between two."""
+        """Cause failures for a time, each kind once before any repeats, with pauses up to `pause_s`."""
         ends_s = time.monotonic() + seconds
         deck: list[str] = []
         while time.monotonic() < ends_s:
@@ -196,26 +196,26 @@ class Chaos:
             await asyncio.sleep(self.random.uniform(0, pause_s))
 
     async def kill_searches(self) -> None:
-        """Kill the process that searches."""
+        """Kill the search process."""
         os.kill(await self._searching(), signal.SIGKILL)
         await self._well("Lucene killed", time.monotonic(), SEARCHES)
 
     async def stop_searches(self) -> None:
-        """Stop it: it takes what it is sent, and says nothing."""
+        """Stop the search process: it accepts requests, but does not answer."""
         os.kill(await self._searching(), signal.SIGSTOP)
         await self._well("Lucene stopped", time.monotonic(), SEARCHES)
 
     async def fill_heap(self) -> None:
-        """Fill its heap with what stays: no search has room any more."""
+        """Fill the search process's heap for good, so that no search has room."""
         os.kill(await self._searching(), signal.SIGUSR1)
         await self._well("Lucene's heap full", time.monotonic(), SEARCHES)
 
     async def strike_device(self, name: str, words: str) -> None:
-        """Have the next batch meet a sickness of the device."""
+        """Make the device fail at the next batch."""
         await self._well(name, await self._strike(words), RERANKS)
 
     async def strike_tokenizer(self) -> None:
-        """Have a tokenizer thread stick at the next text."""
+        """Make a tokenizer thread hang at the next text."""
         before = self.server.metric("farrank_tokenizer_hangs_total")
         at_s = await self._strike("tokenizer 8")
         await self._until(
@@ -225,7 +225,7 @@ class Chaos:
         await self._well("tokenizer thread stuck", at_s, RERANKS, not_before_s=time.monotonic())
 
     async def fill_disk(self) -> None:
-        """Let the server, and the process that searches, write to no file for a while, the log included."""
+        """Make all file writes of the server and the search process fail for a while, including the log."""
         processes = [self.server.process.pid, await self._searching()]
         at_s = time.monotonic()
         _, most = resource.prlimit(processes[0], resource.RLIMIT_FSIZE)
@@ -239,7 +239,7 @@ class Chaos:
                 resource.prlimit(each, resource.RLIMIT_FSIZE, (most, most))
 
     async def replace_index(self) -> None:
-        """Put another folder in the index's place, as a deployment does, and have it opened."""
+        """Replace the index by another folder, as a deployment does, and reload."""
         await self._searching()
         index, other = self.server.index, self.server.index.with_name("other")
         spare = index.with_name("spare")
@@ -251,7 +251,7 @@ class Chaos:
         await self._well("index replaced, reloaded", at_s, SEARCHES)
 
     async def _reload(self) -> None:
-        """Have the indexes opened anew, and wait until those of before are closed."""
+        """Reload the indexes, and wait until the old ones are closed."""
         before = self.server.metric("farrank_index_reloads_total", outcome="done")
         os.kill(self.server.process.pid, signal.SIGHUP)
         await self._until(
@@ -260,7 +260,7 @@ class Chaos:
         await self._searching()
 
     async def _strike(self, words: str) -> float:
-        """Order a sickness; say when it struck."""
+        """Order a failure. Returns when it happened."""
         before = len(self.server.struck)
         self.server.order(words)
         await self._until(
@@ -269,7 +269,7 @@ class Chaos:
         return self.server.struck[-1][1]
 
     async def _searching(self) -> int:
-        """The process that searches, once there is one that answers."""
+        """Return the search process, once one answers."""
         await self._until(lambda: self.server.metric("farrank_search_process_down") == 0, "no search process")
         await self._until(lambda: len(self.server.search_processes()) == 1, "not one search process")
         return self.server.search_processes()[0]
@@ -277,7 +277,7 @@ class Chaos:
     async def _well(
         self, name: str, at_s: float, kinds: Sequence[str], not_before_s: float | None = None
     ) -> None:
-        """Wait for an answer to a call that began since, then until no call is in flight that was struck."""
+        """Wait for an answer to a later call, then until no affected call is in flight."""
         began_s = at_s if not_before_s is None else not_before_s
         await self._until(
             lambda: self.load.first_ok_since(began_s, kinds) is not None, f"{name}: not well again"

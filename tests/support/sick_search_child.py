@@ -1,6 +1,6 @@
-"""The search process as it is, in a small heap that SIGUSR1 fills with what stays.
+"""The real search process in a small heap, which SIGUSR1 fills for good.
 
-It runs as `python -m support.sick_search_child`; `use_it` has hosts start it instead of the shipped one.
+It runs as `python -m support.sick_search_child`; `use_it` makes hosts start it instead of the shipped one.
 """
 
 import os
@@ -17,11 +17,11 @@ from farrank_server.java_process.jvm import start_jvm
 
 HEAP_MIB = 64
 
-# What is left of a full heap, and what each search takes for a moment: of Java's heap, as its own objects.
+# The free rest of a full heap, and the temporary need of each search, in bytes of Java's heap.
 LEFT_BYTES = 4 * 2**20
 SEARCH_BYTES = 8 * 2**20
 
-# Ten of them and their headers fit a region of the heap.
+# Ten pieces and their headers fit into a region of the heap.
 PIECE_BYTES = 100 * 2**10
 
 _start = SearchProcess.start.__func__  # type: ignore[attr-defined]
@@ -33,7 +33,7 @@ async def _start_sick(kind: type[SearchProcess], module: str, name: str) -> Sear
 
 
 def use_it(monkeypatch: Any = None) -> None:
-    """Have hosts of this process start it, until the fixture undoes that, if one is given."""
+    """Make hosts of this process start it. A given fixture undoes this."""
     tests = str(Path(__file__).parent.parent)
     paths = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
     if monkeypatch is None:
@@ -51,7 +51,7 @@ def _buffers() -> Any:
 
 
 class HungryIndex:
-    """An index whose searches take so much memory, however little they find."""
+    """An index whose searches need this much memory, however little they find."""
 
     def __init__(self, *arguments: Any) -> None:
         self._index, self._buffers = ranked(*arguments), _buffers()
@@ -60,13 +60,13 @@ class HungryIndex:
         return getattr(self._index, name)
 
     def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Any:
-        """Search, where there is room."""
+        """Search if there is room."""
         self._buffers.allocate(SEARCH_BYTES)
         return self._index.search(request, k, texts=texts)
 
 
 class Fillable(HeapWatch):
-    """Fills the heap when it is told to, and while no search runs."""
+    """Fills the heap on request, while no search runs."""
 
     def __init__(self, heap: Heap) -> None:
         super().__init__(heap)
@@ -74,7 +74,7 @@ class Fillable(HeapWatch):
         signal.signal(signal.SIGUSR1, self.fill)
 
     def fill(self, *_: Any) -> None:
-        """Leave little."""
+        """Leave only `LEFT_BYTES` free."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running)
             pieces = (self._heap.most() - self._heap.in_use() - LEFT_BYTES) // PIECE_BYTES

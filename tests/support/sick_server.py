@@ -1,19 +1,18 @@
-"""`farrank serve` as it is, whose device and tokenizer threads fall sick when standard input says so.
+"""`farrank serve` with a device and tokenizer threads that fail as standard input orders.
 
 With FARRANK_SMALL_HEAP set, the heap of its search process is small and can be filled (`sick_search_child`).
 
-Lines in, each a sickness that strikes once, with the next
-batch or text:
+Each line of input is a failure that happens once, with the next batch or text:
 
-    lost          the runtime says that its device is lost
+    lost          the runtime reports that its device is lost
     exits         a library in the runtime ends the thread with SystemExit
-    ends          likewise lost, and what would bring it back fails, too: the thread ends
+    ends          like `lost`, and restarting the device fails, too: the thread ends
     memory        the batch does not fit into memory
     hangs S       a call into the device does not return for S seconds
-    loads S       likewise lost, and loading the rankers again does not return for S seconds
-    tokenizer S   a tokenizer thread is stuck for S seconds
+    loads S       like `lost`, and loading the rankers again does not return for S seconds
+    tokenizer S   a tokenizer thread hangs for S seconds
 
-A line `struck NAME AT` comes out on standard output when it does, at a time of the monotonic clock.
+When a failure happens, a line `struck NAME AT` appears on standard output, with a monotonic time.
 """
 
 import os
@@ -35,27 +34,27 @@ from farrank_server.engine.rankers import loading
 from support import sick_search_child
 from support.engine_bench import Wrapped
 
-# After how long a tokenizer thread is given up here; 30 s would be most of a short run.
+# The time after which a tokenizer thread counts as hung. The default of 30 s is too long for a short run.
 READER_HANGS_AFTER_S = "FARRANK_READER_HANGS_AFTER_S"
 SMALL_HEAP = "FARRANK_SMALL_HEAP"
 
 
 class Sicknesses:
-    """What was ordered and has not struck yet."""
+    """The failures that were ordered and have not happened yet."""
 
     def __init__(self) -> None:
         self._armed: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def read(self) -> None:
-        """Take orders until nobody can give any."""
+        """Read orders until standard input ends."""
         for line in sys.stdin:
             name, _, seconds = line.strip().partition(" ")
             with self._lock:
                 self._armed[name] = float(seconds or 0)
 
     def strike(self, *names: str) -> tuple[str, float] | None:
-        """Say which one of these strikes now, if any."""
+        """Return which of these failures happens now, if any."""
         with self._lock:
             for name in names:
                 if name in self._armed:
@@ -69,7 +68,7 @@ ORDERED = Sicknesses()
 
 
 class SickRuntime(Wrapped):
-    """A runtime that does what was ordered before it encodes."""
+    """A runtime that causes the ordered failure before it encodes."""
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
         match ORDERED.strike("lost", "exits", "ends", "memory", "hangs", "loads"):
@@ -93,10 +92,10 @@ _open = loading._open
 _turn = tokenization._turn
 
 
-# Whether the thread is to end where it would bring the device back.
+# Whether the thread ends where it would restart the device.
 ENDS: list[bool] = []
 
-# For how long loading the rankers again hangs.
+# The seconds for which loading the rankers again hangs.
 LOADS_FOR_S: list[float] = []
 
 
@@ -121,7 +120,7 @@ def _sick_turn(steps: Any) -> Any:
 
 
 def serve(arguments: Sequence[str]) -> None:
-    """Be `farrank serve` with these arguments, and end."""
+    """Run `farrank serve` with these arguments."""
     reader_threads.HANG_AFTER_S = float(os.environ.get(READER_HANGS_AFTER_S, reader_threads.HANG_AFTER_S))
     if SMALL_HEAP in os.environ:
         sick_search_child.use_it()

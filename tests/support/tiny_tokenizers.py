@@ -1,4 +1,4 @@
-"""Real tokenizers of every kind over a few words, saved as transformers saves them."""
+"""Real tokenizers of every kind over a few words, in transformers' format."""
 
 import json
 from pathlib import Path
@@ -24,16 +24,17 @@ WORDS = (
 )
 
 
-# WordPiece's and Unigram's trainers choose and number pieces in the order of a hash table, differently in
-# every run, and with the numbers differ the vectors of a random model. Their vocabularies are written out.
+# WordPiece's and Unigram's trainers choose and number pieces in the order of a hash table, which differs
+# between runs. The vectors of a random model depend on the numbers. Therefore their vocabularies are written
+# out.
 
 
 def wordpiece() -> Tokenizer:
-    """BERT's pipeline over the beginnings of a few words, and letters to go on with."""
+    """BERT's pipeline over the beginnings of a few words, and letters as continuations."""
     normalizer = normalizers.BertNormalizer(lowercase=True)
     words = normalizer.normalize_str(WORDS).split()
     beginnings = sorted({word[:length] for word in words for length in range(1, len(word) + 1)})
-    # Special tokens away from BERT's usual ids: nothing may rely on those.
+    # Special tokens do not have BERT's usual ids, because no code may rely on those.
     special = ["[UNK]", "[MASK]", "[SEP]", "[PAD]", "[CLS]"]
     pieces = [*special, *beginnings, *(f"##{letter}" for letter in sorted(set("".join(words))))]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
@@ -54,10 +55,10 @@ def byte_level() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    # Merges depend on the counts and the alphabet's order alone: the same in every run.
+    # Merges depend only on the counts and the alphabet's order, so they are the same in every run.
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
     tokenizer.train_from_iterator([WORDS], trainer)
-    # By position: releases of tokenizers name these parameters differently.
+    # Positional, because releases of tokenizers name these parameters differently.
     ends: list[Any] = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
     tokenizer.post_processor = processors.RobertaProcessing(*ends)
     return tokenizer
@@ -82,17 +83,18 @@ def byte_pairs() -> Tokenizer:
     return tokenizer
 
 
-# As Qwen2's and Qwen3's tokenizer.json has it.
+# From Qwen2's and Qwen3's tokenizer.json.
 QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
-# Answers, and what templates have around texts: a question mark and the line's end are one token, as there.
+# Answers, and the text of templates around texts. A question mark and the line's end are one token, as in the
+# originals.
 ANSWERS = "yes no Yes No yes no Yes No query document? query document.\n what?\n why?\n how.\n A: B: query: "
 
 
 def answering() -> Tokenizer:
-    """Qwen's way: words begin with their space, no token around a text, marks of a chat's turns."""
+    """Qwen's pipeline: words begin with their space, no tokens around a text, marks for a chat's turns."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -109,10 +111,10 @@ def answering() -> Tokenizer:
 
 
 def unsplit() -> Tokenizer:
-    """Gemma's way: spaces are letters, words are not split, a token before each text."""
+    """Gemma's pipeline: spaces are letters, words are not split, a token before each text."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    # Merges are learnt word by word, as in a vocabulary whose pieces hold a space in front alone.
+    # Merges are learnt word by word, as in a vocabulary whose pieces have spaces only at their start.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     special = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=special)
@@ -130,7 +132,7 @@ def unsplit() -> Tokenizer:
 
 
 def sentence_starts() -> Tokenizer:
-    """Llama's way: a token before each text, none behind, and none for padding."""
+    """Llama's pipeline: a token before each text, none after it, and none for padding."""
     tokenizer = byte_level()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
@@ -139,11 +141,12 @@ def sentence_starts() -> Tokenizer:
 
 
 def metaspace() -> Tokenizer:
-    """XLM-R's and T5's way: words are marked by ▁ in front, pieces come from a unigram model."""
+    """The pipeline of XLM-R and T5: ▁ marks the start of words, pieces come from a unigram model."""
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     words = [f"▁{word}" for word in WORDS.split()]
     pieces = sorted({*"".join(words), *words, *(word[-3:] for word in words)})
-    # A piece costs 1 and a little more: the fewest pieces win, and no two ways to cut a word cost the same.
+    # A piece costs slightly more than 1: the fewest pieces win, and no two segmentations of a word cost the
+    # same.
     scores = [-1 - len(piece) / 100 - number / 10_000 for number, piece in enumerate(pieces)]
     vocabulary = [*((token, 0.0) for token in special), *zip(pieces, scores, strict=True)]
     tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=special.index("<unk>")))
@@ -157,34 +160,34 @@ def metaspace() -> Tokenizer:
 
 
 def fast_class_name(model_type: str) -> str | None:
-    """Name the tokenizer class that transformers has for a type of model; before 5 it has a slow one, too."""
+    """Return the name of transformers' fast tokenizer class for a model type. Before 5 it has a slow one."""
     names: str | tuple[str | None, str | None] | None = TOKENIZER_MAPPING_NAMES.get(model_type)
     return names[1] if isinstance(names, tuple) else names
 
 
 def fast_class(model_type: str) -> Any:
-    """Give the class of a model's type that is made of a `Tokenizer`; None where transformers has none."""
+    """Return a model type's class that is made from a `Tokenizer`, or None if transformers has none."""
     name = fast_class_name(model_type)
     kind = tokenizer_class_from_name(name) if name else None
     return kind if kind is not None and issubclass(kind, PreTrainedTokenizerFast) else None
 
 
 def pieces_of(kind: Any) -> str | None:
-    """Say of which kind of pieces a class makes its tokenizer; None if it takes any, as all before 5 do."""
+    """Return the kind of pieces that a class requires, or None if it takes any, as all do before 5."""
     model = getattr(kind, "model", None)
     return str(model.__name__) if model is not None and "__init__" in vars(kind) else None
 
 
-# Tokenizers whose pieces a class of transformers 5 can take for its own.
+# Tokenizers whose pieces suit a class of transformers 5.
 OF_PIECES = {None: wordpiece, "WordPiece": wordpiece, "BPE": byte_level, "Unigram": metaspace}
 
 
 def save_tokenizer(
     tokenizer: Tokenizer, folder: Path, model_type: str | None = None
 ) -> PreTrainedTokenizerFast:
-    """Write a tokenizer's files as transformers does, by the class that it has for a model's type.
+    """Write a tokenizer's files with transformers' class for a model type.
 
-    In transformers 5 most classes take the pieces alone: what comes before and behind these is the class's.
+    In transformers 5 most classes take only the pieces: the class itself defines the other steps.
     """
     bert = tokenizer.token_to_id("[CLS]") is not None
     tokens = ("[CLS]", "[SEP]", "[PAD]", "[UNK]") if bert else ("<s>", "</s>", "<pad>", "<unk>")

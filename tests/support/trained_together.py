@@ -27,7 +27,7 @@ RUN = TrainingConfig(
 
 
 class Gradients(TrainerCallback):  # type: ignore[misc]  # untyped
-    """Keeps the gradients of the step that was made last."""
+    """Keeps the gradients of the latest step."""
 
     def __init__(self) -> None:
         self.found: dict[str, torch.Tensor] = {}
@@ -38,7 +38,7 @@ class Gradients(TrainerCallback):  # type: ignore[misc]  # untyped
 
 
 def step(artifact: Path, folder: Path) -> dict[str, torch.Tensor]:
-    """Make one step of four groups; give its gradients."""
+    """Make one step of four groups. Returns its gradients."""
     seen = Gradients()
     ranker = without_dropout(open_ranker(artifact))
     RankingTrainer(ranker, Groups(triples(4)), STEP, folder, cpu=True, callbacks=[seen]).train_on()
@@ -52,7 +52,7 @@ def run(artifact: Path, folder: Path) -> None:
 
 
 def wait_a_little_for(path: Path) -> None:
-    """Come late if another process goes ahead, but not so late that the tests would."""
+    """Wait until another process has gone ahead, or for a limited time."""
     for _ in range(20):
         if not path.exists():
             time.sleep(0.05)

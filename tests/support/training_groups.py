@@ -1,4 +1,4 @@
-"""A few groups to train on, from memory, as often as a test asks for."""
+"""A few groups for training in memory, repeated as often as a test needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from farrank_training.validation import ValidationSet
 
 MakeRanker = Callable[..., Ranker]
 
-# Of the words that `tiny_tokenizers` knows.
+# Words of `tiny_tokenizers`' vocabulary.
 WORDS = ["query", "windows", "score", "neural", "command", "engine", "hello", "passages"]
 FILLER = "the long document and its text over a café "
 
 
 def without_dropout(ranker: Ranker) -> Ranker:
-    """Have the ranker compute the same whenever it is asked, in training, too."""
+    """Make the ranker's scores deterministic, also in training."""
     for module in ranker.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -27,7 +27,7 @@ def without_dropout(ranker: Ranker) -> Ranker:
 
 
 def triples(count: int = 8, *, others: int = 1) -> list[Group]:
-    """Queries of one word each, documents of some chunks that hold it, and others with the next words."""
+    """Make queries of one word each, documents with that word, and documents with other words."""
     groups = []
     for index in range(count):
         words = [WORDS[(index + offset) % len(WORDS)] for offset in range(others + 1)]
@@ -39,7 +39,7 @@ def triples(count: int = 8, *, others: int = 1) -> list[Group]:
 
 @dataclass
 class Groups:
-    """A training set of these groups, each `times` times an epoch; it remembers what was asked for."""
+    """A training set of these groups, each `times` times per epoch. It records the requested groups."""
 
     groups: Sequence[Group]
     times: int = 1
@@ -62,14 +62,14 @@ class Groups:
 
 
 class Texts(dict[str, str]):
-    """Texts of documents by their ids, from memory."""
+    """Texts of documents by their ids, in memory."""
 
     def text(self, doc_id: str) -> str:
         return self[doc_id]
 
 
 def validation(count: int = 4) -> ValidationSet:
-    """Queries of one word each, whose candidates are the documents of all of them."""
+    """Make queries of one word each, whose candidates are the documents of all queries."""
     groups = triples(count)
     texts = Texts({f"d{place}": group.documents[0] for place, group in enumerate(groups)})
     return ValidationSet(

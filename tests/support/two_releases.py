@@ -1,7 +1,7 @@
-"""Models as one release of transformers saves them, and how rankers of another read them.
+"""Models saved by one release of transformers, and read by rankers of another release.
 
-`python -m support.two_releases READ WRITE` writes its models to the second folder, reads those of both, and
-prints as JSON what it read: its release, and by folder and model the tokens and scores.
+`python -m support.two_releases READ WRITE` writes its models to the second folder, reads those of both
+folders, and prints as JSON: its release, and the tokens and scores by folder and model.
 """
 
 import json
@@ -34,7 +34,7 @@ TINY = {
     "initializer_range": 0.5,
     "num_labels": 1,
 }
-# What 5 takes for a class of its own, 4.57 takes from the file: each saves what it can.
+# transformers 5 has classes for these pieces; 4.57 reads them from the file. Each release saves what it can.
 PIECES = {"roberta": "BPE", "xlm-roberta": "Unigram"}
 ROTARY: dict[str, dict[str, Any]] = {
     "llama": {"rope_theta": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 3.0}},
@@ -45,7 +45,7 @@ MODEL_TYPES = ("bert", "electra", "distilbert", "deberta-v2", *PIECES, *ROTARY)
 
 
 def write(folder: Path) -> None:
-    """Save a cross-encoder of every type as transformers does, and artifacts."""
+    """Save a cross-encoder of every type in transformers' format, and artifacts."""
     for number, model_type in enumerate(MODEL_TYPES):
         made = folder / model_type
         if model_type in ROTARY:
@@ -74,7 +74,7 @@ def write(folder: Path) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Give each model's tokens of a pair, or of both texts, and its scores."""
+    """Return each model's tokens of a pair, or of both texts, and its scores."""
     return {made.name: _read(made) for made in sorted(folder.iterdir()) if made.name != "encoder"}
 
 

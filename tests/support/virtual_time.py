@@ -1,6 +1,6 @@
-"""Coroutine tests whose event loop does not wait: its clock goes on to the next timer at once.
+"""Coroutine tests whose event loop does not wait: its clock jumps to the next timer.
 
-What they find does not depend on how fast or busy the machine is. Nothing outside the loop may be waited for.
+Their results do not depend on the machine's speed or load. They must not wait for anything outside the loop.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ Arguments = ParamSpec("Arguments")
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is `now_s`; a test may add to it as work that blocks the loop would."""
+    """An event loop with time `now_s`. A test may add to it, like work that blocks the loop."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -25,7 +25,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class _Skipping(selectors.SelectSelector):
-    """Adds to its loop's time where it would wait."""
+    """A selector that advances its loop's time instead of waiting."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _Skipping(selectors.SelectSelector):
 def in_virtual_time(
     test: Callable[Arguments, Coroutine[Any, Any, None]],
 ) -> Callable[Arguments, None]:
-    """Run a coroutine test on a `VirtualTimeLoop` of its own."""
+    """Run a coroutine test on its own `VirtualTimeLoop`."""
 
     @functools.wraps(test)
     def run(*positional: Arguments.args, **named: Arguments.kwargs) -> None:

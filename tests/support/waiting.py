@@ -1,4 +1,4 @@
-"""Wait for what comes about a moment later."""
+"""Wait for a state that is reached soon."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ Told = TypeVar("Told")
 
 async def until(holds: Callable[[], bool], timeout_s: float = 120.0) -> None:
     async with asyncio.timeout(timeout_s):
-        # There is no event to wait for: it is read off metrics.
+        # There is no event to wait for: the state is read from metrics.
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -21,7 +21,7 @@ def when(
     timeout_s: float = 120.0,
     pause_s: float = 0.1,
 ) -> Told:
-    """Ask again and again until the answer holds, where no event loop runs."""
+    """Ask repeatedly until the answer holds, where no event loop runs."""
     end_s = time.monotonic() + timeout_s
     while not holds(told := asked()):
         assert time.monotonic() < end_s, told
