@@ -224,15 +224,13 @@ class Load:
             each.result(90)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def servers(tiny_rankers: dict[str, Path]) -> Iterator[list[tuple[str, subprocess.Popen[str]]]]:
-    """Two real ones: address and process."""
+    """Two real servers: address and process."""
     arguments = [f"--ranker=maxp={tiny_rankers['maxp']}", "--log-level=error"]
     with ExitStack() as opened:
         started = [opened.enter_context(spawned_server(arguments)) for _ in range(2)]
         yield [(each.address, each.process) for each in started]
-        for each in started:
-            each.process.send_signal(signal.SIGCONT)
 
 
 def test_a_proxy_that_its_service_forgot_is_left_by_its_callers(
@@ -298,6 +296,7 @@ def test_a_replica_that_is_stopped_costs_no_call(
         envoy = opened.enter_context(running_envoy(PLAIN, [address for address, _ in servers], tmp_path))
         load = Load(opened, envoy.address, 4)
         load.wait_for(50)
+        opened.callback(os.kill, servers[0][1].pid, signal.SIGCONT)
         os.kill(servers[0][1].pid, signal.SIGSTOP)
         wait_until(lambda: envoy.stat("cluster.replicas.membership_healthy") == 1)
         load.wait_for(50)
