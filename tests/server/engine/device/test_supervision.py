@@ -192,7 +192,9 @@ async def test_a_thread_that_ends_is_replaced_and_its_calls_run_once_more(
 ) -> None:
     async with open_bench() as bench:
         states = states_of(bench)
-        for _ in range(2 * device_loop.RELOADS_IN_VAIN):
+        # More often than a device may be brought back in vain.
+        times = device_loop.RELOADS_IN_VAIN + 1
+        for _ in range(times):
             # Behind all that the loop catches: what brings the device back fails itself.
             loop, ends = bench.engine.device.loop, [True]
             serve = loop._serve
@@ -208,7 +210,7 @@ async def test_a_thread_that_ends_is_replaced_and_its_calls_run_once_more(
             monkeypatch.setattr(loop, "_recover", recover)
             monkeypatch.setattr(loop, "_next_turn", lambda: fails_once())
             assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
-        assert states == [DeviceState.RELOADING, DeviceState.READY] * (2 * device_loop.RELOADS_IN_VAIN)
+        assert states == [DeviceState.RELOADING, DeviceState.READY] * times
         assert [each.name for each in threading.enumerate()].count("farrank-device") == 1
 
 
@@ -290,7 +292,7 @@ async def test_a_slow_batch_is_no_hang(open_bench: OpenBench, wanted: list[float
     async with open_bench(lambda inputs: time.sleep(0.6), hang_after_s=0.2) as bench:
         # At these speeds such a batch takes seconds, and so does its scoring: 20 times as long is no hang.
         bench.engine.loaded["maxp"].speeds = Speeds(Speed(100.0), Speed(10.0))
-        assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
+        assert scores(await bench.rerank(TEXTS[:2])) == pytest.approx(wanted[:2], abs=1e-5)
         assert bench.count("farrank_worker_restarts_total") == 0
 
 
