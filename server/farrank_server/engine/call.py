@@ -15,8 +15,8 @@ from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.engine.admission.reservations import Reservation
 from farrank_server.engine.rankers.document_cache import KnownDocuments
 from farrank_server.engine.rankers.loaded import LoadedRanker
-from farrank_server.engine.spans import Cut, Spans
 from farrank_server.engine.stored import NOTHING, Source, Sources
+from farrank_server.stores.stored_documents import Cut, Spans
 from farrank_server.telemetry.call_record import NO_CALL, CallRecord
 
 # A text's score depends on its place in a batch from the seventh digit on. After rounding, equal documents

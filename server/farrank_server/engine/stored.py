@@ -1,68 +1,13 @@
-"""Data stored with an index as the engine reads it: documents' tokens and encodings of their chunks."""
+"""The data stored with an index that each loaded ranker reads instead of texts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from farrank_rankers.tokens import TokenizedText
+from farrank_server.stores.stored_documents import DocumentStores, StoredEncodings, StoredTokens
 
 if TYPE_CHECKING:
-    from farrank_rankers.reader import Reader
-    from farrank_server.engine.rankers.document_cache import EncodedDocument
     from farrank_server.engine.rankers.loaded import LoadedRanker
-
-
-class StoredTokens(Protocol):
-    """The tokens of all documents of an index. Thread-safe."""
-
-    def read(self, place: int, limit: int) -> TokenizedText:
-        """Return the same as tokenizing the text: its first `limit` tokens and its number of tokens."""
-        ...
-
-
-class StoredEncodings(Protocol):
-    """The encodings of all chunks of an index's documents. Thread-safe."""
-
-    def read(self, place: int) -> "EncodedDocument":
-        """Return the same as encoding all chunks of the document."""
-        ...
-
-
-class DocumentStores(Protocol):
-    """All data stored with one index. A document is found by its place; places are never reused.
-
-    `index_id` names the build of the index. `generation` counts the changes since that build.
-    """
-
-    @property
-    def index_id(self) -> str:
-        """The name of the build."""
-        ...
-
-    @property
-    def generation(self) -> int:
-        """The number of changes since the build."""
-        ...
-
-    def length(self, place: int) -> int:
-        """The length of a document's text in characters."""
-        ...
-
-    def tokens_for(self, reader: "Reader") -> StoredTokens | None:
-        """Find the tokens that this ranker would make. Returns None if none are of its tokenizer."""
-        ...
-
-    def why_no_tokens(self, reader: "Reader") -> str:
-        """Explain why no stored tokens fit the ranker. Empty if some fit or the index stores no tokens."""
-        ...
-
-    def encodings_for(self, ranker: "LoadedRanker") -> StoredEncodings | None:
-        """Find the encodings that this ranker would make. Returns None if there are none."""
-        ...
-
-    def why_no_encodings(self, ranker: "LoadedRanker") -> str:
-        """Explain why no stored encodings fit the ranker. Empty if some fit or the index stores none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +44,9 @@ class Sources:
         """Find the data that each ranker can read."""
         of = {}
         for ranker in rankers:
-            encodings = stores.encodings_for(ranker) if ranker.is_dual else None
+            encodings = None
+            if ranker.is_dual:
+                encodings = stores.encodings_for(ranker.encodings_version, ranker.spec.chunking)
             of[ranker.name] = Source(stores.tokens_for(ranker.reader), encodings)
         return cls(stores, of)
 

@@ -19,12 +19,11 @@ from farrank_server.batching.fair_order import Account
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import READING_TURN_S, Reservation, Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, Tally
-from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.engine.reader_threads import TICK_S, ReaderHung, ReaderThreads
-from farrank_server.engine.spans import Cut
-from farrank_server.engine.stored import Source, StoredTokens
+from farrank_server.engine.stored import Source
 from farrank_server.errors import Internal, InvalidArgument
+from farrank_server.stores.stored_documents import Cut, EncodedDocument, StoredTokens
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from farrank_server.batching.fair_order import NOBODY, Account
 
 if TYPE_CHECKING:
-    from farrank_server.engine.stored import DocumentStores
+    from farrank_server.stores.stored_documents import DocumentStores
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import Literal, TypeVar
 from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.config.checked import at_least
 from farrank_server.config.errors import ConfigError
-from farrank_server.engine.stored import DocumentStores
 from farrank_server.errors import Gone
 from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
 from farrank_server.first_stage.config import IndexConfig
 from farrank_server.first_stage.kinds import Configured, Kind, Surroundings
+from farrank_server.stores.stored_documents import DocumentStores
 
 Answer = TypeVar("Answer")
 Method = Literal["rrf", "linear", "mean"]

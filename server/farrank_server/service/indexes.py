@@ -63,7 +63,9 @@ class OpenIndexes:
             metrics.stored_for.labels(index, ranker.name, "encodings").set(source.encodings is not None)
         if why := self._why_not.get((index, ranker.name)):
             log.warning("index %s: ranker %s tokenizes its documents: %s", index, ranker.name, why)
-        if sources is not None and (why := sources.stores.why_no_encodings(ranker)):
+        if sources is None or ranker.spec.similarity is None:
+            return
+        if why := sources.stores.why_no_encodings(ranker.encodings_version, ranker.spec.chunking):
             log.warning(
                 "index %s: ranker %s encodes its documents for each call: %s", index, ranker.name, why
             )

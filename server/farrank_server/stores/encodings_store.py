@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.features import Features
-from farrank_server.engine.rankers.document_cache import EncodedDocument
-from farrank_server.engine.spans import Cut
 from farrank_server.stores.parts import (
     FlatFile,
     PartWriter,
@@ -34,6 +32,7 @@ from farrank_server.stores.parts import (
     read_store_manifest,
     why_too_short,
 )
+from farrank_server.stores.stored_documents import Cut, EncodedDocument
 
 FOLDER = "encodings"
 # The largest error of a cosine. For a dot product, multiply by the lengths of both vectors.

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from farrank_rankers.family import BiEncoderOptions
+from farrank_rankers.chunking import Chunking
 from farrank_rankers.reader import Reader
 from farrank_server.config.errors import ConfigError
-from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.stores import encodings_store, token_store
 from farrank_server.stores.encodings_store import Beginnings, EncodingsStore
 from farrank_server.stores.index_manifest import IndexManifest
@@ -68,24 +67,20 @@ class IndexStores:
         reasons = [_why_not(store, reader) for store in self._tokens.values()]
         return "; ".join(reasons) if all(reasons) else ""
 
-    def encodings_for(self, ranker: LoadedRanker) -> Beginnings | None:
-        """Find the encodings that this ranker would make, or more. Returns None if none have its windows."""
-        chunking = ranker.spec.chunking
+    def encodings_for(self, encodings_version: str, chunking: Chunking) -> Beginnings | None:
+        """Find the encodings that a ranker of this version would make, or more.
+
+        Returns None if none have its windows.
+        """
         for store in self._encodings.values():
-            if not _why_not_encodings(store, ranker):
+            if not store.why_not(encodings_version, chunking):
                 return Beginnings(store, chunking)
         return None
 
-    def why_no_encodings(self, ranker: LoadedRanker) -> str:
+    def why_no_encodings(self, encodings_version: str, chunking: Chunking) -> str:
         """Explain why no stored encodings fit the ranker. Empty if some fit or the index stores none."""
-        if not isinstance(ranker.spec.options, BiEncoderOptions):
-            return ""
-        reasons = [_why_not_encodings(store, ranker) for store in self._encodings.values()]
+        reasons = [store.why_not(encodings_version, chunking) for store in self._encodings.values()]
         return "; ".join(reasons) if all(reasons) else ""
-
-
-def _why_not_encodings(store: EncodingsStore, ranker: LoadedRanker) -> str:
-    return store.why_not(ranker.encodings_version, ranker.spec.chunking)
 
 
 def _why_not(store: TokenStore, reader: Reader) -> str:

@@ -16,7 +16,6 @@ from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes.torch_runtime import TorchRuntime
 from farrank_server.config.errors import ConfigError
-from farrank_server.engine.spans import Cut
 from farrank_server.indexing.chunk_encoder import ChunkEncoder
 from farrank_server.indexing.document import CollectionError, Document
 from farrank_server.indexing.index_builder import Options, build_index
@@ -28,6 +27,7 @@ from farrank_server.stores.encodings_store import (
     EncodingsStore,
     key_of,
 )
+from farrank_server.stores.stored_documents import Cut
 
 NUMBERS = st.floats(-60_000, 60_000, width=32)
 

@@ -16,10 +16,10 @@ from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.device.batch_in_flight import BatchInFlight
 from farrank_server.engine.device.watchdog import Watchdog
 from farrank_server.engine.device.work_queue import RankerQueue, WorkQueue
-from farrank_server.engine.rankers.document_cache import EncodedDocument
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.errors import FailedPrecondition, FarrankError, Internal, Reason, ResourceExhausted
 from farrank_server.metrics import Metrics
+from farrank_server.stores.stored_documents import EncodedDocument
 from farrank_server.telemetry.call_record import Facts, TracedBatch
 
 log = logging.getLogger(__name__)

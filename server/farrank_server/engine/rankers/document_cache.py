@@ -3,34 +3,11 @@
 import hashlib
 import threading
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from farrank_rankers.features import Features
-from farrank_server.engine.spans import Cut, Spans
-
-# The size of an entry apart from its arrays: its key and Python objects.
-_OVERHEAD_BYTES = 600
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodedDocument:
-    """A document that needs neither tokenization nor encoding. Shapes: features (C, …), spans (C, 2).
-
-    `tokens` counts the tokens of its encoder inputs. It is 0 for a document that was encoded for an index.
-    """
-
-    features: Features
-    spans: Spans
-    cut: Cut
-    tokens: int = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes that count towards the cache's bound."""
-        return self.features.nbytes + self.spans.nbytes + _OVERHEAD_BYTES
+from farrank_server.stores.stored_documents import EncodedDocument
 
 
 class KnownDocuments(NamedTuple):

@@ -26,7 +26,7 @@ from farrank_server.engine.device.work_queue import (
 )
 from farrank_server.engine.rankers.document_cache import KnownDocuments
 from farrank_server.engine.rankers.loaded import LoadedRanker
-from farrank_server.engine.spans import Cut
+from farrank_server.stores.stored_documents import Cut
 
 CALLS = 5
 TOKENS = 40

@@ -2,8 +2,8 @@ import numpy as np
 import torch
 
 from farrank_rankers.features import Features
-from farrank_server.engine.rankers.document_cache import DocumentCache, EncodedDocument, KnownDocuments
-from farrank_server.engine.spans import Cut
+from farrank_server.engine.rankers.document_cache import DocumentCache, KnownDocuments
+from farrank_server.stores.stored_documents import Cut, EncodedDocument
 
 
 def encoded(chunks: int = 2, width: int = 8) -> EncodedDocument:
