@@ -1,11 +1,10 @@
 """The metrics for Prometheus: one attribute per instrument, base units in the names."""
 
 import platform
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from importlib import metadata
 from itertools import product
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily
@@ -17,10 +16,6 @@ from farrank_server.batching.fair_order import Priority
 from farrank_server.config.schema import SECONDS, LimitsConfig, ObjectiveConfig
 from farrank_server.errors import DroppedAt, FarrankError, RateExceeded, Reason, Unauthenticated
 from farrank_server.telemetry.log_output import dropped_lines
-
-if TYPE_CHECKING:
-    from farrank_server.engine.call import RerankResult
-    from farrank_server.engine.rankers.loaded import LoadedRanker, Scorer
 
 Buckets = tuple[float, ...]
 
@@ -214,33 +209,11 @@ class Metrics:
         about = {Door.GRPC: "ListRankers", Door.HTTP: "Info"}
         for door in doors:
             self.unread_ended.labels(door)
-            self._begin_calls(door, "", (*METHODS, about[door]), _CODES)
-            self._begin_calls(door, "unknown", METHODS, CODES)
+            self.begin_calls(door, "", (*METHODS, about[door]), _CODES)
+            self.begin_calls(door, "unknown", METHODS, CODES)
 
-    def show_ranker(self, scorer: "Scorer", doors: Collection[Door]) -> None:
-        """Show a loaded ranker or ensemble and its runtime. Its counters of events start at 0."""
-        for each in scorer.members:
-            runs = (each.capabilities.runtime, each.capabilities.device, each.capabilities.precision)
-            self.ranker_info.labels(each.name, each.version, each.spec.family, *runs).set(1)
-            self.device_busy_seconds.labels(each.capabilities.device)
-            by_ranker = (
-                *(self.batch_pairs, self.batch_tokens, self.batch_padding_ratio, self.batch_seconds),
-                *(self.real_tokens, self.padded_tokens, self.encoded_chunks, self.reruns),
-                *(self.document_chunks, self.deciding_chunk, self.stored_documents),
-                *((self.cache_hits, self.cache_misses) if each.cache is not None else ()),
-            )
-            for instrument in by_ranker:
-                instrument.labels(each.name)
-            for stage in STAGES:
-                self.stage_seconds.labels(each.name, stage)
-            for side in ("query", "document"):
-                self.cut_tokens.labels(each.name, side)
-            for failure in BATCH_FAILURES:
-                self.batch_failures.labels(each.name, failure)
-        for door in doors:
-            self._begin_calls(door, scorer.name, METHODS, CODES)
-
-    def _begin_calls(self, door: Door, ranker: str, methods: Sequence[str], codes: Sequence[str]) -> None:
+    def begin_calls(self, door: Door, ranker: str, methods: Sequence[str], codes: Sequence[str]) -> None:
+        """Start the counters, at 0, of an endpoint's calls of a ranker."""
         for method in methods:
             self.request_seconds.labels(door, method, ranker)
             for code in codes:
@@ -294,30 +267,6 @@ class Metrics:
         self.real_tokens.labels(ranker).inc(real)
         self.padded_tokens.labels(ranker).inc(padded)
         self.encoded_chunks.labels(ranker).inc(chunks)
-
-    def count_answer(
-        self,
-        ranker: "LoadedRanker",
-        result: "RerankResult",
-        priority: Priority,
-        exemplar: Mapping[str, str] | None = None,
-    ) -> None:
-        """Count one ranker's answer to a call. `exemplar` holds labels that lead to the call."""
-        leads = dict(exemplar or {})
-        name, tally = ranker.name, result.tally
-        if ranker.cache is not None:
-            self.cache_hits.labels(name).inc(tally.cached_chunks)
-            self.cache_misses.labels(name).inc(tally.chunks - tally.cached_chunks - tally.stored_chunks)
-        self.stored_documents.labels(name).inc(tally.stored_documents)
-        self.cut_tokens.labels(name, "query").inc(tally.query_tokens_cut)
-        self.cut_tokens.labels(name, "document").inc(sum(each.cut.tokens for each in result.documents))
-        chunks, deciding = self.document_chunks.labels(name), self.deciding_chunk.labels(name)
-        for document in result.documents:
-            chunks.observe(len(document.spans))
-            deciding.observe(document.deciding_chunk + 1)
-        self.priority_queue_seconds.labels(priority.name.lower()).observe(tally.queue_ns / 1e9)
-        for stage in STAGES:
-            self.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9, leads)
 
 
 class _LogLines(Collector):

@@ -16,13 +16,13 @@ from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.engine import Engine
+from farrank_server.engine.query_encoders import EngineEncoders
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loaded import Scorer
 from farrank_server.engine.rankers.loading import check_names, load_rankers
 from farrank_server.first_stage import IndexDescription
 from farrank_server.first_stage.config import FirstStageConfig, IndexConfig
 from farrank_server.first_stage.kinds import Configured, QueryEncoder, key_of, kind_named
-from farrank_server.first_stage.query_encoders import EngineEncoders
 from farrank_server.first_stage.stages import open_first_stages
 from farrank_server.metrics import Metrics
 from farrank_server.replica import check

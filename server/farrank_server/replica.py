@@ -18,10 +18,11 @@ from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.engine import Engine
+from farrank_server.engine.query_encoders import EngineEncoders
+from farrank_server.engine.ranker_metrics import show_ranker
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import check_rankers, load_rankers
 from farrank_server.first_stage.lucene_host import SearchState
-from farrank_server.first_stage.query_encoders import EngineEncoders
 from farrank_server.first_stage.stages import check_indexes, open_first_stages
 from farrank_server.listen import GrpcListener, check_port, host_and_port, is_loopback
 from farrank_server.metrics import Door, Metrics
@@ -173,7 +174,7 @@ class Replica:
         doors = [Door.GRPC, Door.HTTP] if self._http else [Door.GRPC]
         self.metrics.show_doors(doors)
         for ranker in self.engine.rankers.values():
-            self.metrics.show_ranker(ranker, doors)
+            show_ranker(self.metrics, ranker, doors)
         now = await asyncio.to_thread(OpenIndexes, first_stages, self.engine)
         self.indexes = Indexes(now, opening, self.engine, self.metrics)
         opened.push_async_callback(self.indexes.stop)

@@ -21,6 +21,7 @@ from farrank_server.engine.admission.reservations import Claim, Reservation, Res
 from farrank_server.engine.call import ActiveCall, Document, RerankCall, RerankResult, mean_of_members
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.supervision import TAKEN_WITH_IT, Device
+from farrank_server.engine.ranker_metrics import count_answer
 from farrank_server.engine.rankers.document_cache import DocumentCache, KnownDocuments
 from farrank_server.engine.rankers.loaded import LoadedRanker, Scorer
 from farrank_server.engine.tokenization import TokenizerPool
@@ -301,7 +302,7 @@ class Engine:
         result = RerankResult(documents, read + active.tally)
         # Count after the answer is on its way: no caller has to wait for the counters.
         priority, exemplar = call.account.priority, call.record.exemplar()
-        self._loop.call_soon(self._metrics.count_answer, ranker, result, priority, exemplar)
+        self._loop.call_soon(count_answer, self._metrics, ranker, result, priority, exemplar)
         return result
 
     async def drain(self, timeout_s: float) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.batching.fair_queue import FairQueue
-from farrank_server.engine.admission.reservations import READING_QUANTUM_S
 
 # A piece of a text takes milliseconds; the slowest ever measured took a tenth of a second. A thread that
 # needs this long for one piece does not come back.
@@ -43,12 +42,13 @@ class ReaderHung(Exception):
 class ReaderThreads(Executor):
     """A pool of daemon threads that take work from one queue, in fair order among accounts.
 
+    An account may be ahead of its share by `quantum_s` seconds of work.
     `concurrent.futures.ThreadPoolExecutor` cannot replace a thread. It also waits for each of its threads
     when the interpreter exits, so that a hung one would keep the process alive.
     """
 
-    def __init__(self, threads: int) -> None:
-        self._queue = _ThreadsQueue()
+    def __init__(self, threads: int, quantum_s: float) -> None:
+        self._queue = _ThreadsQueue(quantum_s)
         self._readers = [_Reader(self._queue) for _ in range(threads)]
         self._hung: list[_Reader] = []
         self._is_shut = False
@@ -104,9 +104,9 @@ class ReaderThreads(Executor):
 class _ThreadsQueue:
     """A `FairQueue` on which threads block until there is work."""
 
-    def __init__(self) -> None:
+    def __init__(self, quantum_s: float) -> None:
         self._changed = threading.Condition()
-        self._waiting: FairQueue[Work] = FairQueue(READING_QUANTUM_S)
+        self._waiting: FairQueue[Work] = FairQueue(quantum_s)
         self._has_ended = False
 
     def put(self, work: Work) -> None:

@@ -17,7 +17,12 @@ from farrank_rankers.reader import ChunkFramer
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.batching.fair_order import Account
 from farrank_server.engine.admission.estimates import Speed
-from farrank_server.engine.admission.reservations import READING_TURN_S, Reservation, Reservations
+from farrank_server.engine.admission.reservations import (
+    READING_QUANTUM_S,
+    READING_TURN_S,
+    Reservation,
+    Reservations,
+)
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, Tally
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.engine.reader_threads import TICK_S, ReaderHung, ReaderThreads
@@ -59,7 +64,7 @@ class TokenizerPool:
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._threads = threads
-        self.pool = ReaderThreads(threads)
+        self.pool = ReaderThreads(threads, READING_QUANTUM_S)
         self._told, self._lost = told, lost
         self._event_loop = asyncio.get_running_loop()
         self._ticked_s = time.monotonic()

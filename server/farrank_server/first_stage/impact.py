@@ -24,6 +24,9 @@ UNIT = "unit"
 # Weights become integers as in Anserini's SPLADE indexes: 5, the largest weight seen, becomes 256.
 LARGEST_WEIGHT, LEVELS = 5, 256
 
+# How far a caller may be ahead of its share of the stage's thread, in seconds of weighing.
+QUANTUM_S = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class ImpactConfig(IndexConfig):
@@ -131,7 +134,7 @@ class ImpactStage(LuceneStage):
         query = UNIT if config.query == UNIT else Path(config.query).name
         super().__init__(around, config.kind, config.path, {"by": "impact"}, f"impact(query={query})")
         self._config, self._key = config, around.key
-        self._thread = ReaderThreads(1)
+        self._thread = ReaderThreads(1, QUANTUM_S)
         self._weights: UnitWeights | MaskedLanguageModel | None = None
 
     async def start(self) -> None:

@@ -7,12 +7,13 @@ found.
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import grpc
 from google.protobuf.message import Message
 
 from farrank.v1 import rerank_pb2 as pb
@@ -21,7 +22,6 @@ from farrank_server.errors import DeadlineExceeded, FarrankError, RateExceeded, 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-    from farrank_server.telemetry.tracing import CallTrace
 
 # Numbers, and words that Farrank defines.
 Facts = Mapping[str, str | int | float]
@@ -36,6 +36,42 @@ _ID = re.compile(rf"[A-Za-z0-9._:/+=@-]{{1,{MOST_ID_CHARACTERS}}}")
 
 
 @dataclass(slots=True, eq=False)
+class TracedBatch:
+    """A batch that ran on the device with inputs of traced calls. Times are of `time.monotonic`."""
+
+    start_s: float
+    end_s: float
+    facts: Facts
+    traces: Sequence["Trace"]
+    span_context: "SpanContext | None" = None
+
+
+class Trace(Protocol):
+    """The trace of one sampled call; times are of `time.monotonic`."""
+
+    trace_id: str
+    span_context: "SpanContext"
+
+    def step(
+        self, name: str, start_s: float, end_s: float, facts: Facts, batch: TracedBatch | None = None
+    ) -> None:
+        """Record a finished stage, and the batch that it was part of. Any thread may call it."""
+        ...
+
+    def stage(self, name: str, facts: Facts) -> AbstractContextManager[None]:
+        """Open a span around a stage that calls other processes, which continue in it."""
+        ...
+
+    def traceparent(self) -> str:
+        """The context of the current span in W3C format."""
+        ...
+
+    def end(self, name: str, code: grpc.StatusCode, facts: Facts) -> None:
+        """Record how the call ended, and send all of its spans."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
 class CallRecord:
     """The telemetry of a call. `facts` are the values in its log line in addition to code and time.
 
@@ -44,7 +80,7 @@ class CallRecord:
 
     request_id: str
     facts: dict[str, str | int | float] = field(default_factory=dict)
-    trace: "CallTrace | None" = None
+    trace: Trace | None = None
 
     def exemplar(self) -> dict[str, str]:
         """The exemplar labels by which a sample of a histogram leads to this call."""
@@ -74,17 +110,6 @@ class CallRecord:
             self.facts["reason"] = str(reason)
         if field_name := _field_of(error.message):
             self.facts["field"] = field_name
-
-
-@dataclass(slots=True, eq=False)
-class TracedBatch:
-    """A batch that ran on the device with inputs of traced calls. Times are of `time.monotonic`."""
-
-    start_s: float
-    end_s: float
-    facts: Facts
-    traces: "list[CallTrace]"
-    span_context: "SpanContext | None" = None
 
 
 # The record of work that belongs to no call. Nothing is recorded in it.

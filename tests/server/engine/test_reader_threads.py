@@ -125,7 +125,7 @@ async def test_slow_reading_in_pieces_is_no_hang(
 
 
 def test_what_was_not_begun_is_cancelled_and_what_was_ends() -> None:
-    threads, begun, go_on = ReaderThreads(1), threading.Event(), threading.Event()
+    threads, begun, go_on = ReaderThreads(1, 0.05), threading.Event(), threading.Event()
 
     def work() -> int:
         begun.set()
@@ -146,7 +146,7 @@ def test_what_was_not_begun_is_cancelled_and_what_was_ends() -> None:
 
 
 def test_a_result_that_comes_after_its_thread_was_given_up_is_dropped() -> None:
-    threads, go_on = ReaderThreads(1), threading.Event()
+    threads, go_on = ReaderThreads(1, 0.05), threading.Event()
     hung: Future[bool] = threads.submit(go_on.wait, 60)
     while not threads.give_up_hung(1.0):
         pass
@@ -162,7 +162,7 @@ def test_a_result_that_comes_after_its_thread_was_given_up_is_dropped() -> None:
 def test_a_hung_thread_keeps_no_process_from_ending() -> None:
     code = (
         "import threading; from farrank_server.engine.reader_threads import ReaderThreads\n"
-        "threads = ReaderThreads(1); begun = threading.Event()\n"
+        "threads = ReaderThreads(1, 0.05); begun = threading.Event()\n"
         "threads.submit(lambda: (begun.set(), threading.Event().wait(600))); begun.wait()\n"
     )
     subprocess.run([sys.executable, "-c", code], timeout=240, check=True)
@@ -171,7 +171,7 @@ def test_a_hung_thread_keeps_no_process_from_ending() -> None:
 def test_one_accounts_work_waits_behind_its_own_and_not_before_anothers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    threads, go_on = ReaderThreads(1), threading.Event()
+    threads, go_on = ReaderThreads(1, 0.05), threading.Event()
     done: list[str] = []
     # Each takes ten milliseconds, however long the machine needs.
     monkeypatch.setattr(reader_threads, "perf_counter", lambda: len(done) * 0.01)
@@ -247,7 +247,7 @@ async def test_a_turn_that_fails_keeps_nothing_of_its_call_when_nobody_waits_for
     """An error that is in a circle with its future would keep the texts until a full collection."""
     text = Text()
     kept = weakref.ref(text)
-    threads = ReaderThreads(1)
+    threads = ReaderThreads(1, 0.05)
     with no_collection():
         turn = threads.submit_for(NOBODY, partial(_turn, failing(text)))
         del text

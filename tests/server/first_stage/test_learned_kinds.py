@@ -30,6 +30,7 @@ from farrank_rankers.lean_transformers import transformers
 from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ListenConfig, RankerConfig, ServerConfig
+from farrank_server.engine.query_encoders import OwnEncoders
 from farrank_server.errors import InvalidArgument
 from farrank_server.first_stage import FirstStage
 from farrank_server.first_stage.bm25 import Bm25Config, Bm25Rm3Config, Doc2QueryConfig
@@ -39,7 +40,6 @@ from farrank_server.first_stage.fusion import FusionConfig
 from farrank_server.first_stage.impact import ImpactConfig, ImpactStage, UnitWeights, _open_tokenizer
 from farrank_server.first_stage.kinds import Surroundings
 from farrank_server.first_stage.lucene_host import LuceneHost
-from farrank_server.first_stage.query_encoders import OwnEncoders
 from farrank_server.first_stage.stages import FirstStages, check_indexes, open_first_stages
 from farrank_server.indexing.document import Document
 from farrank_server.indexing.index_builder import Options, build_index

@@ -1,0 +1,57 @@
+"""The metrics of loaded rankers and of their answers."""
+
+from collections.abc import Collection, Mapping
+
+from farrank_server.batching.fair_order import Priority
+from farrank_server.engine.call import RerankResult
+from farrank_server.engine.rankers.loaded import LoadedRanker, Scorer
+from farrank_server.metrics import BATCH_FAILURES, CODES, METHODS, STAGES, Door, Metrics
+
+
+def show_ranker(metrics: Metrics, scorer: Scorer, doors: Collection[Door]) -> None:
+    """Show a loaded ranker or ensemble and its runtime. Its counters of events start at 0."""
+    for each in scorer.members:
+        runs = (each.capabilities.runtime, each.capabilities.device, each.capabilities.precision)
+        metrics.ranker_info.labels(each.name, each.version, each.spec.family, *runs).set(1)
+        metrics.device_busy_seconds.labels(each.capabilities.device)
+        by_ranker = (
+            *(metrics.batch_pairs, metrics.batch_tokens, metrics.batch_padding_ratio, metrics.batch_seconds),
+            *(metrics.real_tokens, metrics.padded_tokens, metrics.encoded_chunks, metrics.reruns),
+            *(metrics.document_chunks, metrics.deciding_chunk, metrics.stored_documents),
+            *((metrics.cache_hits, metrics.cache_misses) if each.cache is not None else ()),
+        )
+        for instrument in by_ranker:
+            instrument.labels(each.name)
+        for stage in STAGES:
+            metrics.stage_seconds.labels(each.name, stage)
+        for side in ("query", "document"):
+            metrics.cut_tokens.labels(each.name, side)
+        for failure in BATCH_FAILURES:
+            metrics.batch_failures.labels(each.name, failure)
+    for door in doors:
+        metrics.begin_calls(door, scorer.name, METHODS, CODES)
+
+
+def count_answer(
+    metrics: Metrics,
+    ranker: LoadedRanker,
+    result: RerankResult,
+    priority: Priority,
+    exemplar: Mapping[str, str] | None = None,
+) -> None:
+    """Count one ranker's answer to a call. `exemplar` holds labels that lead to the call."""
+    leads = dict(exemplar or {})
+    name, tally = ranker.name, result.tally
+    if ranker.cache is not None:
+        metrics.cache_hits.labels(name).inc(tally.cached_chunks)
+        metrics.cache_misses.labels(name).inc(tally.chunks - tally.cached_chunks - tally.stored_chunks)
+    metrics.stored_documents.labels(name).inc(tally.stored_documents)
+    metrics.cut_tokens.labels(name, "query").inc(tally.query_tokens_cut)
+    metrics.cut_tokens.labels(name, "document").inc(sum(each.cut.tokens for each in result.documents))
+    chunks, deciding = metrics.document_chunks.labels(name), metrics.deciding_chunk.labels(name)
+    for document in result.documents:
+        chunks.observe(len(document.spans))
+        deciding.observe(document.deciding_chunk + 1)
+    metrics.priority_queue_seconds.labels(priority.name.lower()).observe(tally.queue_ns / 1e9)
+    for stage in STAGES:
+        metrics.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9, leads)
