@@ -1,4 +1,4 @@
-"""Shared by the tests of benchmarks: quick processes, and for the GPU's texts that need not be rendered."""
+"""Fixtures of the benchmarks' tests: forked processes, and texts that need not be rendered."""
 
 import random
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from support import forked
 
 @pytest.fixture(scope="module", autouse=True)
 def processes_are_forked() -> Iterator[None]:
-    """Have the processes of a benchmark be forked, without imports of their own."""
+    """Fork the benchmarks' processes, which then need no imports of their own."""
     with forked.spawning():
         yield
 
@@ -28,5 +28,5 @@ def long_texts() -> list[str]:
 
 @pytest.fixture(scope="session")
 def own_tokenizer(long_texts: list[str]) -> TextTokenizer:
-    """The benchmark's own tokenizer, of these texts."""
+    """The benchmark's own tokenizer, trained on these texts."""
     return train_tokenizer(long_texts)

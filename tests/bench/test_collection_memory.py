@@ -1,4 +1,4 @@
-"""Memory of training data: it follows the ids that are wanted, not the sizes of collection and run."""
+"""The memory of training data depends on the wanted ids, not on the sizes of collection and run."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def test_a_collection_a_hundred_times_as_large_takes_no_more_memory(tmp_path: Pa
 
 
 def test_texts_that_are_wanted_stay_in_their_files(tmp_path: Path) -> None:
-    """The same 400 documents are wanted: 1 MiB in one collection, 160 MiB in the other."""
+    """Both collections have the same 400 wanted documents: one has 1 MiB, the other 160 MiB."""
     short, long = read(tmp_path / "short", 1, 2560), read(tmp_path / "long", 160, 400 << 10)
     assert long.groups == short.groups
     assert long.peak < 1.2 * short.peak

@@ -1,4 +1,4 @@
-"""`python -m farrank_bench`: what fails or is interrupted is told, and never taken for a figure."""
+"""`python -m farrank_bench` reports sections that failed or were interrupted, and never as a figure."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""The contenders on a few pairs: a real server, a real process, and the model that is measured.
+"""The contenders on a few pairs: a real server, a real process, and the measured model.
 
 A tiny random model would give all documents nearly the same score, and hide an answer in another order.
 """
@@ -55,7 +55,7 @@ def expected(made: CrossEncoder, calls: list[Call]) -> Scores:
 
 
 def logits(scores: Scores) -> NDArray[np.float64]:
-    """Peers give sigmoids of a classifier's one label."""
+    """Peers return the sigmoid of a classifier's only label."""
     probabilities = np.array(scores)
     odds: NDArray[np.float64] = np.log(probabilities / (1 - probabilities))
     return odds

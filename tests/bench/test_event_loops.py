@@ -1,4 +1,4 @@
-"""What is said of the event loop is what held it up, and admissions are timed one by one."""
+"""The reported delays of the event loop are the real ones, and admissions are timed one by one."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ async def test_a_heartbeat_tells_waiting_from_work() -> None:
     busy = heartbeat.held()
     assert busy.longest_work_ms > 150
     assert busy.latest_ms > 150
-    # What was told is forgotten.
+    # A reported delay is forgotten.
     assert heartbeat.held().longest_work_ms < 150
 
 

@@ -1,4 +1,4 @@
-"""First stages side by side and a large collection: what is asked, counted and generated."""
+"""First stages side by side and a large collection: the queries, the figures and the generated texts."""
 
 from collections import Counter
 from itertools import islice
@@ -44,7 +44,7 @@ def test_generated_words_follow_zipfs_law_and_the_seed() -> None:
     lengths = sorted(len(each["text"].split()) for each in documents)
     assert 130 < lengths[300] < 170
     counts = Counter(found for each in documents for found in each["text"].split())
-    # Rank r has 1 / (r + 2.7): the tenth word a little above a fifth of the first one's share.
+    # Rank r has the share 1 / (r + 2.7): the tenth word has a little over a fifth of the first one's.
     assert 0.15 < counts[word(10)] / counts[word(0)] < 0.3
     assert len(counts) > 10_000
 

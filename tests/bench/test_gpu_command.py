@@ -1,4 +1,4 @@
-"""The command runs through on a CPU with tiny models, and says that nothing was measured."""
+"""The command runs on a CPU with tiny models, and the report says that nothing was measured."""
 
 import subprocess
 import sys
@@ -175,7 +175,7 @@ def test_what_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert benches.driver() == "580.95.05"
 
 
-# What a machine with a GPU may lack: packages for tests and peers, and the client with its messages.
+# Packages that a machine with a GPU may lack: those for tests and peers, and the client with its messages.
 ABSENT = (
     "farrank",
     "farrank_client",
@@ -195,7 +195,7 @@ ABSENT = (
 
 
 def test_what_needs_no_server_needs_few_packages() -> None:
-    """The command alone, in a process that cannot import the others."""
+    """The command runs alone in a process that cannot import the other packages."""
     script = f"import sys; sys.modules.update(dict.fromkeys({ABSENT!r}))\n"
     script += "from farrank_bench.gpu.__main__ import main\n"
     script += "sys.exit(main(['--device', 'cpu', '--tiny', '--sections', 'ceilings']))"

@@ -1,4 +1,4 @@
-"""Operations are those that torch counts itself, where a model computes no more than it must."""
+"""The computed operations equal those that torch counts, where a model computes no more than needed."""
 
 from contextlib import AbstractContextManager
 
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def written_out() -> AbstractContextManager[None]:
-    """Attend in matrix products: torch's counter does not know the CPU's fused attention."""
+    """Attend with matrix products, because torch's counter does not know the CPU's fused attention."""
     context: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
     return context
 
@@ -54,8 +54,8 @@ def test_longformer_by_the_pairs_that_see_each_other(
     stream = TokenStream.of(torch.from_numpy(packing.tokens), torch.from_numpy(packing.offsets), packing)
     with written_out(), FlopCounterMode(display=False) as counted, torch.no_grad():
         PackedEncoder(ranker.encoder, plain_attention).encode(stream)
-    # The plain kernel scores every pair and masks; global tokens it scores twice. Rows mixed in vain are no
-    # use, nor are those of global tokens within the window.
+    # The plain kernel scores every pair and masks some; pairs with global tokens it scores twice. The surplus
+    # does not count.
     in_vain = length**2 + leading * length - seen_pairs(length, 256, leading)
     layers, width = ranker.backbone_config["num_hidden_layers"], ranker.backbone_config["hidden_size"]
     expected = encoder_flops(ranker.backbone_config, [length], leading) + layers * 4 * width * in_vain

@@ -1,4 +1,4 @@
-"""Batches, and what encodes them: as full as can be, in order, one begun before the last is waited for."""
+"""Batches are as full as possible and in order, and each one starts before the previous one is awaited."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ def test_batches_keep_the_order_and_none_could_take_one_more(
 
 @dataclass
 class Recording:
-    """A runtime that writes down what is asked of it, and has memory for so many inputs at once."""
+    """A runtime that records its batches, and has memory for a limited number of inputs at once."""
 
     room: int
     asked: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Recording:
     def capabilities(self) -> Capabilities:
         return Capabilities("torch", "cpu", "fp32", 80)
 
-    # Nothing below is asked of a runtime that only encodes.
+    # The benchmark only encodes, so the methods below are never called.
     def score(
         self, documents: Sequence[Features], queries: Sequence[Features] | None = None
     ) -> DocumentScores:

@@ -1,4 +1,4 @@
-"""Inputs have the lengths that figures are named after, from drawn tokens and from texts."""
+"""Inputs from drawn tokens and from texts have the lengths that the figures' names state."""
 
 import pytest
 import torch

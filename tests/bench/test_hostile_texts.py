@@ -1,4 +1,4 @@
-"""The benchmark of texts without a place to cut: its table, and bounds that hold on any machine."""
+"""The benchmark of texts without word boundaries: its table, and bounds that hold on any machine."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
 
 
 def test_memory_follows_the_tokens_that_are_kept(tmp_path: Path) -> None:
-    """Ids and places of 8 million tokens are 96 MB; the library alone took 560 bytes a token."""
+    """Ids and offsets of 8 million tokens take 96 MB; the library alone took 560 bytes per token."""
     found = read_elsewhere("embedded", "one mark", 8_000_000)
     assert found.tokens == 8_000_000
     assert found.grown < 300

@@ -1,4 +1,4 @@
-"""The benchmark of large requests: each kind is answered or refused as the limits say."""
+"""The benchmark of large requests: each kind is answered or refused according to the limits."""
 
 import re
 import sys

@@ -10,7 +10,7 @@ from farrank_bench.rounds import ContenderFailed, Scored, measure_rounds
 
 @dataclass
 class Timed:
-    """Takes the given seconds for 12 documents, pass by pass, and fails when they are used up."""
+    """Takes the given seconds for 12 documents, pass by pass, and fails after the last one."""
 
     name: str
     seconds: Iterator[float]
@@ -48,7 +48,7 @@ def test_who_fails_is_left_out_with_what_was_measured_and_the_others_go_on() -> 
 
 
 def test_ratios_are_held_to_their_aims() -> None:
-    # Farrank's speed is 12, loaded 13.3, its runtime's 13.9, the others' 4.1 and 2.
+    # Farrank's speed is 12, loaded 13.3, its runtime's 13.9, the peers' 4.1 and 2.
     names = {FARRANK: 1.0, LOADED: 0.9, ALONE: 0.864, PREDICT: 12 / 4.1, INFINITY: 6.0}
     found = measure_rounds({name: Timed(name, iter([took] * 3)) for name, took in names.items()}, rounds=2)
     rows = {row.what: row for row in speed_rows(found)}
@@ -70,7 +70,7 @@ def test_a_missing_peer_leaves_the_other_lines() -> None:
     rows = speed_rows(found)
     missing = [row for row in rows if row.measured == "not measured: pip failed: no network"]
     assert [row.reached for row in missing] == [None, False]
-    assert sum(row.reached is True for row in rows) == 1  # its runtime alone; 1.0 is not 3 times 1.0
+    assert sum(row.reached is True for row in rows) == 1  # its runtime alone, because 1.0 is not 3 times 1.0
     assert len(rows) == 8
 
 

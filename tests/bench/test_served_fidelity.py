@@ -13,7 +13,7 @@ from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import Export
 from farrank_rankers.files.open import open_ranker
 
-# Every judged document of some judged questions, the best first.
+# Every judged document of some judged questions, best first.
 JUDGED = {
     query_id: {doc_id: float(grade) + number * 1e-3 for number, (doc_id, grade) in enumerate(grades.items())}
     for query_id, grades in load_qrels().items()
@@ -39,7 +39,7 @@ def test_the_reverse_is_beyond_both() -> None:
     reverse = {query: {doc: -score for doc, score in scores.items()} for query, scores in JUDGED.items()}
     rows = fidelity_rows("openvino bf16", "bf16", JUDGED, reverse)
     assert [row.reached for row in rows] == [False, False, None]
-    # A better nDCG is another ranking, too.
+    # A better nDCG is also a different ranking.
     again = fidelity_rows("openvino bf16", "bf16", reverse, JUDGED)
     assert [row.reached for row in again] == [False, False, None]
 

@@ -1,4 +1,4 @@
-"""Training as it is measured, of a tiny ranker; each contender on a thread in its process's place."""
+"""The benchmark of training with a tiny ranker. Each contender runs on a thread instead of in a process."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
-"""Everything falls sick under load: `make chaos` for ten minutes and a hundred kills each, here for a moment.
+"""Every part fails under load: `make chaos` runs ten minutes and a hundred kills each, this file a moment.
 
-Every call is answered with the scores that the rankers give offline, or refused for a reason that
-docs/operations.md has; none is lost. No Rerank that was admitted is refused because the device died.
+Every call is answered with the rankers' offline scores, or refused for a reason in docs/operations.md. None
+is lost. No admitted Rerank is refused because the device failed.
 """
 
 import asyncio
@@ -19,21 +19,21 @@ from support.waiting import until
 
 SECONDS = float(os.environ.get("FARRANK_CHAOS_SECONDS", "20"))
 SEED = int(os.environ.get("FARRANK_CHAOS_SEED", "20261124"))
-# Of Lucene, and of the device's worker, each, behind the mixed sicknesses.
+# The number of kills of Lucene, and of the device's worker, after the mixed failures.
 KILLS = int(os.environ.get("FARRANK_CHAOS_KILLS", "0"))
 REPORT = os.environ.get("FARRANK_CHAOS_REPORT", "")
 
-# The longest that a part is left alone between two sicknesses.
+# The longest pause between two failures.
 PAUSE_S = 3.0 if SECONDS >= 120 else 0.2
 
-# What a server holds of its calls.
+# The gauges of the server's calls.
 OF_CALLS = ("farrank_requests_in_flight", "farrank_admitted_tokens", "farrank_held_characters")
 
 WORKER_KILLS = ("lost", "exits", "ends")
 
 
 async def kill_the_worker(chaos: Chaos, kills: int) -> None:
-    """End the device's worker so often, each time another way."""
+    """Kill the device's worker a number of times, each time in another way."""
     for number in range(kills):
         words = WORKER_KILLS[number % len(WORKER_KILLS)]
         await chaos.strike_device("worker killed under load", words)
@@ -41,7 +41,7 @@ async def kill_the_worker(chaos: Chaos, kills: int) -> None:
 
 
 async def kill_lucene(chaos: Chaos, kills: int) -> None:
-    """Kill the process that searches so often, when it has answered for up to six seconds."""
+    """Kill the search process a number of times, each time after it has answered for up to six seconds."""
     for _ in range(kills):
         await chaos.kill_searches()
         await asyncio.sleep(chaos.random.uniform(0, 6))
@@ -68,7 +68,7 @@ async def test_every_call_is_answered_well_or_refused_for_a_reason(
             if REPORT:
                 write_chaos_report(Path(REPORT), chaos, SEED, time.monotonic() - began_s)
         assert load.wrong == []
-        # The server learns of the last calls that were left a moment later.
+        # The server learns a moment later that callers left the last calls.
         await until(lambda: not any(map(server.metric, OF_CALLS)))
         check_server(server, chaos)
         assert mixed_s >= SECONDS
@@ -76,7 +76,7 @@ async def test_every_call_is_answered_well_or_refused_for_a_reason(
 
 
 def check_server(server: SickServer, chaos: Chaos) -> None:
-    """It runs, and has counted and told what struck it."""
+    """Check that the server runs, and has counted and logged the failures."""
     assert server.process.poll() is None
     struck = [each.name for each in chaos.history]
     assert struck
@@ -96,7 +96,7 @@ def check_server(server: SickServer, chaos: Chaos) -> None:
 
 
 def check_counts(load: MixedLoad, server: SickServer) -> None:
-    """No admitted Rerank was refused over the device; all calls that were not left are counted."""
+    """Check that no admitted Rerank was refused over the device, and that all calls not left are counted."""
     counts = load.counts()
     assert sum(count for (_, ended), count in counts.items() if ended == "taken twice") == 0
     assert sum(count for (_, ended), count in counts.items() if ended == "lost") == 0

@@ -1,4 +1,4 @@
-"""SIGTERM ends a server whatever hangs in it: real processes, each with one part that hangs."""
+"""SIGTERM ends a server whatever hangs in it: real processes, each with one hanging part."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from farrank.v1 import rerank_pb2_grpc
 from support.engine_bench import until
 from support.sick_parts import SickServer, sick_server
 
-# Nothing that hangs here comes back before this test has given up.
+# No hang here ends before the test gives up.
 FOR_GOOD_S = 3600
 GIVEN_UP_AFTER_S = 60.0
 
@@ -23,13 +23,13 @@ REQUEST = pb.RerankRequest(query="river", documents=[pb.Document(text="the river
 
 
 async def strike(server: SickServer, words: str, times: int) -> list[asyncio.Task[object]]:
-    """Have calls meet a sickness, and leave them waiting."""
+    """Make calls meet a failure, and leave them pending."""
     calls: list[asyncio.Task[object]] = []
     before = len(server.struck)
     for number in range(before, before + times):
         server.order(words)
-        # Sent until one meets it: an order may be read after a call. One at a time: the more a batch holds,
-        # the longer it may take before it counts as hung.
+        # Calls are sent until one meets the failure, because an order may be read after a call. They are sent
+        # one at a time: the more inputs a batch has, the longer it takes before it counts as hung.
         sent: asyncio.Task[object] | None = None
         while len(server.struck) <= number:
             if sent is None or sent.done():
@@ -40,7 +40,7 @@ async def strike(server: SickServer, words: str, times: int) -> list[asyncio.Tas
 
 
 async def call(server: SickServer, method: str, request: Message) -> object:
-    """Call a method through a connection of its own."""
+    """Call a method on its own connection."""
     async with grpc.aio.insecure_channel(server.address) as channel:
         stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
         return await getattr(stub, method)(request, timeout=300)
@@ -75,13 +75,13 @@ async def test_sigterm_ends_the_process_in_every_state(
 async def test_sigterm_ends_a_process_that_has_lost_its_device(
     tiny_rankers: dict[str, Path], tmp_path: Path
 ) -> None:
-    # A search that hangs keeps the process, which ends by itself, in the drain.
+    # A hung search keeps the search process, which otherwise ends by itself, in the drain.
     settings = [f"--set=listen.drain_timeout_s={FOR_GOOD_S}", f"--set=first_stage.hang_after_s={FOR_GOOD_S}"]
     async with sick_server(tmp_path, tiny_rankers, settings=settings) as server:
         (searching,) = server.search_processes()
         calls = [await hung_search(server, searching)]
-        # A second thread hangs while the first one does: there will be no third. It has loaded the rankers
-        # by then: in a load it would be given up far later than in a batch.
+        # A second thread hangs while the first one does, so there is no third. The first has loaded the
+        # rankers by then: a hang in loading would be detected far later than one in a batch.
         calls += await strike(server, HANGS, 1)
         await until(lambda: server.metric("farrank_worker_restarts_total") == 1)
         await until(lambda: server.metric("farrank_device_state", state="ready") == 1)
@@ -96,7 +96,7 @@ async def test_sigterm_ends_a_process_that_has_lost_its_device(
 
 
 async def hung_search(server: SickServer, process: int) -> asyncio.Task[object]:
-    """Stop the process that searches, and return a call that waits for it."""
+    """Stop the search process, and return a call that waits for it."""
     os.kill(process, signal.SIGSTOP)
     search = asyncio.create_task(call(server, "SearchAndRerank", pb.SearchAndRerankRequest(query="river")))
     await until(lambda: server.metric("farrank_requests_in_flight", method="SearchAndRerank") == 1)
@@ -109,7 +109,7 @@ async def ended(server: SickServer) -> int:
 
 
 async def given_up(calls: Sequence[asyncio.Task[object]]) -> None:
-    """Give up calls that are not answered any more."""
+    """Cancel calls that will not be answered."""
     for each in calls:
         each.cancel()
     await asyncio.gather(*calls, return_exceptions=True)

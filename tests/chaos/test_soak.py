@@ -1,18 +1,18 @@
-"""Nothing grows: `make soak` keeps a server under mixed load for an hour, this file's default for a moment.
+"""Nothing grows: `make soak` keeps a server under mixed load for an hour, this file by default for a moment.
 
-What is taken of it, once a second at most: its memory, threads and open files, and those of the process that
-searches. Over the last four fifths of the time the slope of each, by Theil and Sen (the median of the slopes
-of all pairs, which no single sample moves), times that time is how much it grew.
+Samples are taken at most once a second: memory, threads and open files of the server and of the search
+process. The slope of each quantity over the last four fifths of the time is computed by Theil and Sen (the
+median of the slopes of all pairs, which no single sample moves). The growth is this slope times that time.
 
-What is allowed, and why:
+The allowed growth:
 
-- memory, 32 MiB: an allocator keeps pages of calls that came together, and sizes of batches that are new for
-  torch come for a while. In an hour, of some 100,000 calls, it is a third of a kilobyte a call: what leaks a
-  tensor, a text or a call's own objects leaks more.
-- threads, half of one, and descriptors, 2: pools start their threads in the first fifth. Sockets come and go
-  with the samples of the metrics.
-- the search process' memory is not held to a slope: Java takes what its heap may have before it collects. It
-  is held to its heap of 1 GiB, and half of one beside it.
+- Memory, 32 MiB: an allocator keeps pages of calls that came together, and for a while new sizes of batches
+come for torch. In an hour, with some 100,000 calls, this is a third of a kilobyte per call; a leak of a
+tensor, a text or a call's own objects is larger.
+- Threads, half of one, and descriptors, 2: pools start their threads in the first fifth. Sockets come and go
+with the samples of the metrics.
+- The search process's memory has no limit on its slope, because Java fills its heap before it collects. The
+process may have its heap of 1 GiB and half a GiB more.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ from support.mixed_load import MixedLoad, offline_scores
 from support.reliability_report import write_soak_report
 from support.sick_parts import sick_server
 
-# In `make test` it ends after so many calls: seconds of a busy machine are not enough of them to settle.
+# In `make test` the run ends after this many calls. On a busy machine, a given number of seconds may not be
+# enough for the figures to settle.
 SHORT_CALLS = 400
 SECONDS = float(os.environ.get("FARRANK_SOAK_SECONDS", "8"))
 SEED = int(os.environ.get("FARRANK_CHAOS_SEED", "20261124"))
@@ -46,7 +47,7 @@ MOST_SEARCH_MEMORY_MIB = 1536.0
 
 
 def sampled(process_id: int) -> dict[str, float]:
-    """What a process has now."""
+    """Return the current figures of a process."""
     lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     return {
@@ -57,7 +58,7 @@ def sampled(process_id: int) -> dict[str, float]:
 
 
 def growth(samples: list[tuple[float, float]]) -> float:
-    """How much a value grew over the time of its samples (seconds, value), by the median slope of pairs."""
+    """Return the growth over the time of the samples (seconds, value), by the median slope of pairs."""
     slopes = [(b - a) / (to - at) for (at, a), (to, b) in combinations(samples, 2) if to > at]
     return median(slopes) * (samples[-1][0] - samples[0][0])
 

@@ -1,4 +1,4 @@
-"""A small real server for the commands to ask, and `farrank` as a function."""
+"""A small real server for the commands, and `farrank` as a function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.counting_server import WordCounter
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, WordCounter]]:
-    """A server's address, and the servicer to ask what it was asked."""
+    """A server's address, and the servicer with its requests."""
     server = grpc.server(futures.ThreadPoolExecutor(2))
     servicer = WordCounter()
     rerank_pb2_grpc.add_RerankServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]

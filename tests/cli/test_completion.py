@@ -19,7 +19,7 @@ COMP_WORDS=({words}); COMP_CWORD={last}; _farrank; printf '%s\\n' "${{COMPREPLY[
 
 @pytest.fixture
 def complete(farrank: Callable[..., Outcome]) -> Callable[..., list[str]]:
-    """What bash offers for the last word."""
+    """Return bash's completions of the last word."""
     script = farrank("completion", "bash").out
 
     def offered(*words: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`farrank doctor` on this machine, and what it would say on others."""
+"""`farrank doctor` on this machine, and its output for others."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_it_tells_the_machine_and_all_that_is_installed(
 
 
 def test_without_the_servers_packages_the_machine_is_described(tmp_path: Path) -> None:
-    """As after `pip install farrank`: the client alone."""
+    """As after `pip install farrank`: only the client is installed."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nfor name in ('torch', 'numpy', 'transformers'): sys.modules[name] = None\n"
     )
@@ -121,7 +121,7 @@ def test_openvino_is_advised_where_it_is_missing_with_figures_of_the_reports() -
     assert "5.76 times" in said
     assert "(docs/benchmarks/2026-11-22-amd-cpu-2-cores.md)" in said
     assert "lacks" not in said
-    # Measured elsewhere: it is said what this processor has not.
+    # The gain was measured on another processor: the output names the instructions that this one lacks.
     old = replace(HERE, instructions=("avx2",))
     assert "5.76 times" in lines(found, old)
     assert "this processor lacks avx512_bf16" in lines(found, old)
@@ -154,7 +154,7 @@ def test_gpus_that_cannot_be_used_and_what_is_missing_beside_those_that_can() ->
     said = lines(advice.advise(HERE, used, RUNTIMES, [FLASH], 0))
     assert "flash_attn is not installed: pip install flash-attn" in said
     assert "TensorRT cannot be used" in said
-    # Nobody measured them.
+    # Nobody has measured these.
     assert said.count("the gain was not measured") == 2
 
 

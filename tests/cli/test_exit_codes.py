@@ -1,4 +1,4 @@
-"""How expected errors become the one line that a command ends with."""
+"""Expected errors end a command with one line and an exit code."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""`farrank export` and `farrank rankers exports` as they are called."""
+"""`farrank export` and `farrank rankers exports` as users call them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_runtime_that_was_left_out_is_said_and_listed(
     assert listed[1].endswith("yes")
     assert listed[2].endswith("no, beyond its bound")
 
-    # In fp32, which is not quantised for long: what is printed is the same. An empty folder is in its way.
+    # fp32 needs no quantization and prints the same. An empty folder is in the export's place.
     (tmp_path / "m" / "exports" / "onnx-fp32").mkdir()
     flags = ("--out", tmp_path / "m", "--texts", texts, "--force", "--allow-drift")
     outcome = farrank("export", ranker, *flags)

@@ -1,4 +1,4 @@
-"""What `--export auto` makes of a configuration."""
+"""The exports of a configuration with `--export auto`."""
 
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -15,7 +15,7 @@ from farrank_server.config.schema import RankerConfig, ServerConfig
 
 
 def test_all_that_a_configuration_changes_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An export that was made without a ranker's instruction or prefix would answer another question."""
+    """An export without the ranker's instruction or prefix would answer another question."""
     asked: list[dict[str, Any]] = []
 
     def written_down(who: str, source: str, *rest: Any, **overrides: Any) -> str:
@@ -38,7 +38,7 @@ def test_all_that_a_configuration_changes_is_handed_on(monkeypatch: pytest.Monke
     served = exporting.exported_rankers(ServerConfig(rankers={"mine": RankerConfig("model", **given)}))
     assert asked == [given]
     assert served.rankers == {"mine": RankerConfig("kept")}
-    # A new override must find its way into the configuration, or be named here.
+    # A new override must be in the configuration, or in this list.
     assert get_type_hints(Overrides).keys() - given.keys() == {"revision", "pad_query_to"}
 
 

@@ -1,4 +1,4 @@
-"""How flags are declared, and what their values may be."""
+"""Declarations of flags, and the checks of their values."""
 
 import argparse
 from typing import Any

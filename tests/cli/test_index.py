@@ -1,4 +1,4 @@
-"""`farrank index`: what it hands to the index builder, and how failures show."""
+"""`farrank index`: its arguments for the index builder, and the messages of failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Farrank = Callable[..., "Outcome"]
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Document], Path, bool]]:
-    """What the builder was given, in place of an index."""
+    """The arguments of the builder, which builds no index here."""
     built: list[tuple[list[Document], Path, bool]] = []
 
     def build(
@@ -157,7 +157,7 @@ def test_a_list_that_cannot_be_written_names_its_flag(
         (FileExistsError("out holds an index already"), 2, "(--overwrite replaces an index)"),
         (ConfigError("pip install 'farrank[lucene]'"), 2, "farrank[lucene]"),
         (IndexingError("disk full"), 1, "disk full"),
-        # It names no file.
+        # This error names no file.
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2, "/out: No space left on device"),
     ],
 )
@@ -212,7 +212,7 @@ def test_ids_to_delete_stand_one_a_line_or_in_json_lines(
 
 
 def test_a_disk_without_room_is_told_in_one_line(tmp_path: Path) -> None:
-    """No file may grow beyond 100 KB here: Java hears of that as it does of a full disk."""
+    """No file may exceed 100 KB here, which Java reports like a full disk."""
     words = (f"word{n}" for n in range(200_000))
     lines = [json.dumps({"id": str(n), "text": " ".join(islice(words, 100))}) for n in range(2000)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")

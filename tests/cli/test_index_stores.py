@@ -1,4 +1,4 @@
-"""`farrank index` with what is kept beside an index: written, grown with it, resumed."""
+"""`farrank index` with stores: written, extended, resumed."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_encodings_lucene_and_manifest_stay_in_step(
     chunks = sum(chunks_at(store, place) for place in range(4))
     assert (manifest.vectors.chunks, manifest.vectors.places) == (chunks, chunks)
 
-    # Two are saved; the others Lucene has already, when their saving is interrupted: d1 anew, and d4.
+    # Two of the changes are saved. Lucene has the others (d1 again, and d4) when their saving is interrupted.
     changed = {"d2": "Sea salt. " * 200, "d0": "The Rhone.", "d1": "Rye bread. " * 300, "d4": "Flour."}
     lines = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in changed.items()]
     (tmp_path / "b.jsonl").write_text("\n".join(lines), encoding="utf-8")
@@ -170,7 +170,7 @@ def test_encodings_lucene_and_manifest_stay_in_step(
 
 
 def kept(out: Path) -> tuple[IndexManifest, EncodingsStore]:
-    """What an index says of itself, and its encodings."""
+    """Return an index's manifest, and its encodings."""
     manifest = read_manifest(out)
     assert manifest is not None
     (key,) = manifest.stores
@@ -182,7 +182,7 @@ def chunks_at(store: EncodingsStore, place: int) -> int:
 
 
 def interrupted_at(number: int) -> Callable[[Scratch, Mapping[str, Any]], None]:
-    """Save what an interrupted preparation needs, until Ctrl-C comes before the nth time."""
+    """Save the state of an interrupted preparation, until Ctrl-C before the nth call."""
     calls, save = 0, Scratch.save
 
     def interrupted(scratch: Scratch, state: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ print(json.dumps({"documents": list(documents), "chunks": sorted(chunks, key=lam
 
 
 def lucene_of(out: Path) -> dict[str, list[Any]]:
-    """What Lucene holds: documents' ids and places, chunks' ids, places and vectors."""
+    """Return Lucene's content: documents' ids and places, chunks' ids, places and vectors."""
     command = [sys.executable, "-c", LUCENE, str(out)]
     asked = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=False)
     assert asked.returncode == 0, asked.stderr

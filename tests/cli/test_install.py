@@ -1,4 +1,4 @@
-"""The base install: a wheel in a fresh environment, with the client's two packages and no other."""
+"""The base install: a wheel in a fresh environment, with only the client and its two packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 def run(*command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment["UV_SYSTEM_CERTS"] = "1"  # uv trusts whom pip does
+    environment["UV_SYSTEM_CERTS"] = "1"  # uv trusts the same hosts as pip
     return subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, cwd=cwd, env=environment, timeout=240
     )
@@ -25,9 +25,9 @@ def run(*command: object, cwd: Path | None = None) -> subprocess.CompletedProces
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of executables of an environment that holds the wheel without extras."""
+    """The executables of an environment with the wheel without extras."""
     folder = tmp_path_factory.mktemp("install")
-    # By way of the source distribution: the stubs are compiled in its copy, not in this checkout.
+    # Built from the source distribution, so that the stubs are compiled in its copy, not in this checkout.
     built = run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", folder, ROOT, cwd=folder)
     assert built.returncode == 0, built.stderr
     (wheel,) = folder.glob("*.whl")
@@ -40,7 +40,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pip(scripts: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Have uv's pip, which takes a tenth of the time, work on the environment."""
+    """Run uv's pip on the environment; it takes a tenth of pip's time."""
     return run(uv.find_uv_bin(), "pip", *arguments, "--python", scripts / "python")
 
 

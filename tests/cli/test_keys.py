@@ -1,4 +1,4 @@
-"""`farrank keys`: what it prints, what it keeps, and how it refuses."""
+"""`farrank keys`: its output, its file, and its refusals."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Picking a command, and how expected failures end."""
+"""The choice of a command, and the output of expected failures."""
 
 from __future__ import annotations
 

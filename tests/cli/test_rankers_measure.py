@@ -1,4 +1,4 @@
-"""`farrank rankers measure`: published graphs beside their weights, and what is served because of it."""
+"""`farrank rankers measure`: published graphs next to their weights, and the runtime chosen because of it."""
 
 import json
 import re
@@ -63,12 +63,12 @@ def test_a_graph_is_measured_listed_and_served_with_its_report(
     assert served.parity is not None
     assert served.parity.max_difference < 1e-5
     assert "unknown" not in served.reason
-    # What is measured is the graph: another window changes nothing of it.
+    # The measurement is one of the graph, so another window does not affect it.
     assert open_ranker_runtime(
         str(folder), {"window": 30, "stride": 20}, runtime="onnx", precision="fp32", placement=CPU
     ).parity
 
-    # A graph that changed since counts as not measured.
+    # A graph that has changed since then counts as not measured.
     made.write_onnx(made.save_cross_encoder(tmp_path / "other", seed=9), folder / "onnx" / "model.onnx")
     assert (
         "parity unknown"
@@ -84,7 +84,7 @@ def test_int8_serves_unasked_once_it_was_measured_to_be_close_and_never_beyond_i
     folder = made.copied(published, tmp_path / "published")
     assert reason(folder).startswith("onnx with onnx/model.onnx,")
     assert farrank("rankers", "measure", folder, "--texts", texts).exit_code == 0
-    # What the tiny model's int8 does to its rankings is not what is tested here.
+    # This test is not about the effect of the tiny model's int8 on its rankings.
     measured = read_measured(folder)
     assert {(each.file, each.runtime, each.precision) for each in measured} >= {
         ("onnx/model.onnx", "onnx", "fp32"),
@@ -95,7 +95,7 @@ def test_int8_serves_unasked_once_it_was_measured_to_be_close_and_never_beyond_i
     served = open_ranker_runtime(str(folder), {}, runtime="onnx", placement=CPU)
     assert served.reason.startswith("onnx with onnx/model_quantized.onnx,")
     assert served.parity is not None
-    # A report of another file lets nothing be served unasked.
+    # With a report about another file, the server chooses no export by itself.
     changed = made.copied(folder, tmp_path / "changed")
     weights_of_another = made.save_cross_encoder(tmp_path / "other", seed=9)
     made.quantized(
@@ -128,7 +128,7 @@ def test_graphs_of_other_weights_are_beyond_their_bound(
     assert outcome.exit_code == 0, outcome.err
     assert "onnx/model.onnx with onnx in fp32" in outcome.out
     assert "BEYOND ITS BOUND: with onnx max_difference is" in outcome.out
-    # The weights serve: the graphs stand for others.
+    # The weights are served, because the graphs belong to other weights.
     served = open_ranker_runtime(str(folder), {}, placement=CPU)
     assert served.runtime.capabilities().runtime == "torch"
     assert "onnx/model.onnx is beyond its bound" in served.reason

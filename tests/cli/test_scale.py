@@ -1,4 +1,4 @@
-"""`farrank scale` where there is no cluster: what it refuses, and the file that it prints for Serve."""
+"""`farrank scale` without a cluster: its refusals, and the file that it prints for Serve."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`farrank serve`: the flags and what they make of the configuration."""
+"""`farrank serve`: its flags, and the configuration that they give."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_file_then_environment_then_flags(tmp_path: Path) -> None:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
-    """The configurations that the server would have run with."""
+    """The configurations that would be served."""
     served: list[ServerConfig] = []
     module = types.ModuleType("farrank_server.run")
 
     def run(config: ServerConfig, pid_file: Path | None, reread: Callable[[], ServerConfig]) -> int:
         served.append(config)
-        # Where it would say that it is up.
+        # The server would report here that it is up.
         return 7 if pid_file is None else int(pid_file.name)
 
     vars(module)["run"] = run

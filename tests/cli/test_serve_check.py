@@ -1,4 +1,4 @@
-"""`farrank serve --check`: everything is loaded and opened as a start does it, and every problem is named."""
+"""`farrank serve --check` loads and opens everything as a start does, and lists every problem."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLOSED = ("--port=0", "--metrics-port=none", "--device=cpu")
 
 @pytest.fixture(scope="module")
 def index(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index with tokens, and the vectors of a bi-encoder."""
+    """An index with tokens and the vectors of a bi-encoder."""
     folder = tmp_path_factory.mktemp("checked")
     lines = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in TEXTS.items()]
     (folder / "texts.jsonl").write_text("\n".join(lines))
@@ -43,7 +43,7 @@ def index(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Callable[[Path, str], Path]:
-    """A copy of a folder, to damage."""
+    """Copy a folder, to damage it."""
 
     def copy(folder: Path, name: str) -> Path:
         return shutil.copytree(folder, tmp_path / name)
@@ -67,7 +67,7 @@ def flip(path: Path, place: int = -1) -> None:
 
 
 def keys(outcome: Outcome) -> list[str]:
-    """What each line of a refusal is about."""
+    """Return the key at the beginning of each line of a refusal."""
     assert (outcome.exit_code, outcome.out) == (2, "")
     return [line.partition(": ")[0] for line in outcome.err.removeprefix("farrank: ").splitlines()]
 
@@ -197,7 +197,7 @@ def test_a_dense_index_is_held_to_the_ranker_that_made_its_vectors(
 
     assert keys(made_by_another) == ["first_stage.indexes.stale.encoder"]
     assert "made by version another" in made_by_another.err
-    # What follows of it is told with it.
+    # Consequences of the problem are listed with it.
     assert keys(without) == [
         "rankers.bi",
         *(f"first_stage.indexes.{name}.encoder" for name in ("near", "stale")),
@@ -232,7 +232,7 @@ def test_members_that_have_a_rankers_name_are_found_without_loading(
 def test_an_exports_first_start_may_be_rehearsed(
     farrank: Farrank, tiny_rankers: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All problems of files come before any export."""
+    """All problems of files are reported before any export."""
     monkeypatch.setenv("FARRANK_CACHE", str(tmp_path))
     flags = ("serve", "--check", "--export=auto", *CLOSED)
     outcome = farrank(*flags, "--ranker=a=/nowhere", "--ranker=b=/neither", "--index=c=/nor")

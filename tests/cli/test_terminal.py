@@ -1,4 +1,4 @@
-"""How often progress shows, and how."""
+"""The frequency and format of progress lines."""
 
 import io
 

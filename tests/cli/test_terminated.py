@@ -1,4 +1,4 @@
-"""Interrupts that somebody on the way drops."""
+"""Interrupts that other code on the stack swallows."""
 
 import contextlib
 import signal

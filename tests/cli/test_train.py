@@ -1,4 +1,4 @@
-"""`farrank train`: from files to served rankers, settings from file and flags, and what is refused."""
+"""`farrank train`: from files to served rankers, settings from a file and flags, and refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUICK = ("--accumulation", 2, "--backbone-learning-rate", "1e-3", "--learning-ra
 
 
 def write_part(folder: Path, name: str, queries: int) -> None:
-    """Queries of one word each, relevant documents that hold it, and candidates of both kinds."""
+    """Write queries of one word each, relevant documents with that word, and candidates of both kinds."""
     words = {f"{name}{number}": number % len(WORDS) for number in range(queries)}
     (folder / f"{name}.tsv").write_text("".join(f"{key}\t{WORDS[word]}\n" for key, word in words.items()))
     (folder / f"{name}.qrels").write_text(
@@ -52,7 +52,7 @@ def write_part(folder: Path, name: str, queries: int) -> None:
 
 @pytest.fixture(scope="module")
 def data(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small collection, queries to train on and to validate with, and a ranker to go on from."""
+    """A small collection, queries for training and validation, and a ranker to start from."""
     folder = tmp_path_factory.mktemp("data")
     texts = {f"d{number}": f"{WORDS[number % 4]} and some other words {number}" for number in range(12)}
     lines = [json.dumps({"id": doc_id, "text": text}) + "\n" for doc_id, text in texts.items()]
@@ -107,7 +107,7 @@ def test_two_seeds_of_a_new_ranker(train: Farrank, tiny_backbone: Path, tmp_path
     rankers = [open_ranker(tmp_path / f"seed-{seed}") for seed in (0, 3)]
     assert rankers[0].spec.chunking == Chunking("sliding", 24, 16, 64)
     assert rankers[0].version != rankers[1].version
-    # What is finished stays.
+    # Finished seeds are kept.
     again = train(*flags, "--resume")
     assert (again.exit_code, again.out) == (0, outcome.out)
     taken = train(*flags)
@@ -161,7 +161,7 @@ def test_folds(train: Farrank, tmp_path: Path) -> None:
             dev = read_run(folder / "dev.trec")
             assert dev.keys() == tests[(number + 1) % 4].keys()
             assert not dev.keys() & test.keys()
-    # Cut off after its second fold's training, before that was tested.
+    # Interrupted after the second fold's training and before its test.
     shutil.rmtree(tmp_path / "fold-4")
     (tmp_path / "fold-2" / "seed-1" / "test.trec").unlink()
     again = train(*flags, "--folds", 4, "--negatives-from", 6, "--resume")
@@ -194,7 +194,7 @@ def test_a_signal_saves_and_ends_with_130(train: Farrank, data: Path, tmp_path: 
         _, said = process.communicate("go on\n")
     assert process.returncode == 130
     assert said.endswith("cut: stopped; the same command with --resume continues\n")
-    # Whoever printed was called after the trainer had asked: it makes one step more.
+    # The line is printed after the trainer has checked for the interrupt, so it makes one more step.
     assert (tmp_path / "cut" / "seed-0" / "checkpoints" / "step-4").is_dir()
     assert not (tmp_path / "cut" / "seed-0" / "ranker.json").exists()
     assert train(*flags, tmp_path / "cut", "--resume").exit_code == 0
@@ -252,7 +252,7 @@ def test_a_signal_saves_and_ends_with_130(train: Farrank, data: Path, tmp_path: 
         ),
         ((*START, "--triples", "docs.jsonl"), "docs.jsonl:1: "),
         ((*START, "--triples", "none.tsv"), "none.tsv: No such file or directory"),
-        # Told before data is read, which is wrong, too.
+        # This error is reported before the data is read, which is wrong, too.
         (("--from", "nowhere", "--triples", "none.tsv"), "nowhere is neither a folder nor a model from"),
         ((*START, "--triples", "triples.tsv", "--config", "none.yaml"), "none.yaml is missing"),
         (

@@ -1,4 +1,4 @@
-"""A real gRPC server over loopback that fails as told, and each client behind one way to call it."""
+"""A real gRPC server on loopback that fails as scripted, and both clients behind one interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.scripted_server import Caller, ScriptedServer, call_async, call_syn
 
 @pytest.fixture
 def scripted() -> Iterator[ScriptedServer]:
-    """A server in plain text."""
+    """A server in plaintext."""
     scripted = ScriptedServer()
     server = start_scripted(scripted, None)
     yield scripted
@@ -22,7 +22,7 @@ def scripted() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def serve_tls() -> Iterator[Callable[[grpc.ServerCredentials], ScriptedServer]]:
-    """Servers with TLS, one for each of the credentials given."""
+    """Servers with TLS, one for each of the given credentials."""
     servers: list[grpc.Server] = []
 
     def serve(credentials: grpc.ServerCredentials) -> ScriptedServer:

@@ -1,4 +1,4 @@
-"""Which replica gets a call: the policy with its own clock and chance, and real servers over loopback."""
+"""The choice of a call's replica: the policy with its own clock and chance, and real servers on loopback."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def test_the_least_backlog_is_chosen_and_own_calls_since_the_report_count_first(
     for each, backlog_s in ((first, 0.3), (second, 0.1), (third, 0.2)):
         known.heard(each, known.asks(each), backlog_s)
     assert [known.begin([first, second, third]) for _ in range(4)] == [second, third, first, second]
-    # A report that was asked for after these calls has them in it.
+    # A report that was requested after these calls includes them.
     known.heard(first, known.asks(first), 0.5)
     assert known.begin([first, second, third]) is first
-    # One that began after the question, and before the answer, may not be.
+    # A call that began between the request and the report may be missing in it.
     probe = known.asks(first)
     known.begin([first])
     known.heard(first, probe, 0.25)
@@ -135,11 +135,11 @@ def test_a_client_keeps_its_part_of_many_replicas(clock: Clock) -> None:
         before = {each.address for each in some.all()}
         assert len(before) == 20
         used.update(before)
-        # Of ten that go it loses its own, and takes as many others.
+        # The subset loses each of the ten that go, and takes as many others.
         some.update(addresses[10:])
         assert before - {each.address for each in some.all()} == before & set(addresses[:10])
         assert len(some.all()) == 20
-    # 200 x 20 / 120 clients each on average; chance alone decides.
+    # 200 x 20 / 120 clients each on average; only chance decides.
     assert max(used.values()) < 33 + 5 * math.sqrt(33)
     assert min(used.values()) > 33 - 5 * math.sqrt(33)
 
@@ -156,7 +156,7 @@ def test_what_goes_is_closed_after_its_last_call(clock: Clock) -> None:
 
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ScriptedServer]]:
-    """Healthy servers that say how much work they have. Their answers are awaited, however long they take."""
+    """Healthy servers that report their backlog. Calls wait for their answers, however long they take."""
     monkeypatch.setattr(balancing, "GRACE_S", 60.0)
     for module in (balancing, balanced):
         monkeypatch.setattr(module, "PROBE_TIMEOUT_S", 60.0)
@@ -172,7 +172,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ScriptedServer]]:
 
 
 def ask(times: int, **arguments: Any) -> Any:
-    """Return how to use either client: calls one after the other."""
+    """Return a function that sends calls with either client, one after the other."""
 
     def use(client: Any) -> Any:
         if isinstance(client, Client):
@@ -190,7 +190,7 @@ def ask(times: int, **arguments: Any) -> Any:
 
 
 def ask_until(holds: Callable[[], bool]) -> Any:
-    """Return how to use either client: calls one after the other until something holds."""
+    """Return a function that sends calls with either client until a condition holds."""
 
     def use(client: Any) -> Any:
         if isinstance(client, Client):
@@ -221,13 +221,13 @@ def test_calls_go_where_the_least_work_is(call: Caller, three: list[ScriptedServ
 def test_equal_replicas_share_calls(call: Caller, three: list[ScriptedServer]) -> None:
     call([each.target for each in three], ask(60))
     assert sum(asked(three)) == 60
-    # By chance alone, one of them gets none in one run of ten billion.
+    # By chance, one of them gets no call in one run of ten billion.
     assert min(asked(three)) > 0
 
 
 def test_who_is_not_healthy_gets_nothing(call: Caller, three: list[ScriptedServer]) -> None:
     three[0].set_health("NOT_SERVING", SERVICE)
-    # The second knows no such service, as one without the ranker that is asked for.
+    # The second does not know the service, like a server without the requested ranker.
     three[1].health = type(three[1].health)()
     call([each.target for each in three], ask(5))
     assert asked(three) == [0, 0, 5]
@@ -282,7 +282,7 @@ def test_calls_that_come_together_share_the_answers(call: Caller, three: list[Sc
         each.most_checks = 1
     call([each.target for each in three], use, retry=ONCE)
     assert sum(asked(three)) == 200
-    # Each of them as often as the others, but for reports that change meanwhile: none has any work.
+    # Each gets as many calls as the others, except while reports change: none has any work.
     assert min(asked(three)) > 20
     assert sum(each.checks for each in three) < 200
 
@@ -298,7 +298,7 @@ def test_a_server_that_reports_no_load_is_used(call: Caller, three: list[Scripte
 def test_a_service_config_of_the_callers_own_is_grpcs(call: Caller, three: list[ScriptedServer]) -> None:
     three[0].backlog_s = three[1].backlog_s = 9.0
     config = '{"loadBalancingConfig": [{"round_robin": {}}]}'
-    # gRPC leaves out those whose connections are not there yet.
+    # gRPC leaves out replicas that are not connected yet.
     all_asked = ask_until(lambda: min(asked(three)) > 0)
     call([each.target for each in three], all_asked, options=[("grpc.service_config", config)])
 

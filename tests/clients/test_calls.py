@@ -1,4 +1,4 @@
-"""What travels: requests as the wire has them, responses as typed values."""
+"""Messages on the wire: requests as the contract has them, responses as typed values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A caller that goes takes its call along."""
+"""A cancelled call ends at the server, too."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_cancelling_during_a_pause_sends_nothing_more(scripted: ScriptedSe
     async with AsyncClient(scripted.target) as client:
         task = asyncio.create_task(client.rerank("q", ["x"]))
         assert await asyncio.to_thread(scripted.arrived.wait, 30)
-        await asyncio.sleep(0.3)  # The refusal is on its way back, or the pause has begun.
+        await asyncio.sleep(0.3)  # The refusal is on its way, or the pause before the retry has begun.
 
         task.cancel()
 

@@ -1,4 +1,4 @@
-"""Which targets are one server and which are replicas, and what is none."""
+"""Targets that are one server, targets that are several replicas, and invalid targets."""
 
 import json
 

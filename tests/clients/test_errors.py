@@ -1,4 +1,4 @@
-"""Failures as an application meets them."""
+"""Failures as an application sees them."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_url_is_no_target(call: Caller, scheme: str) -> None:
 def test_of_a_server_that_drained_and_ended_both_are_told(call: Caller) -> None:
     class Ending(threading.Event):
         def set(self) -> None:
-            # Nobody can connect from here on, and this call still has its answer.
+            # From here on no connection is accepted, but this call still gets its answer.
             server.stop(60)
             super().set()
 

@@ -43,7 +43,7 @@ def test_waiting_ends_when_the_server_is_ready(call: Caller, scripted: ScriptedS
     ready = threading.Thread(target=become_ready)
     ready.start()
 
-    # A client that did not see it would wait for longer than a test may take.
+    # A client that did not notice it would wait for longer than a test may take.
     call(scripted.target, lambda client: client.wait_until_healthy(3600))
 
     ready.join()

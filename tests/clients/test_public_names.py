@@ -1,4 +1,4 @@
-"""The names that an application may rely on; a change here is a change of the contract."""
+"""The names that an application may rely on. A change here changes the contract."""
 
 import farrank_client
 from farrank_client import errors, testing

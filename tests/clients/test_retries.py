@@ -1,4 +1,4 @@
-"""Retries against a real server that fails so many times and sends its pushback."""
+"""Retries against a real server that fails a number of times and sends its pushback."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_over_large_message_is_refused_once(call: Caller, scripted: ScriptedS
         call(scripted.target, lambda client: client.rerank("q", ["x" * (17 * 2**20)]))
 
     assert caught.value.retry_after_s is None
-    # It was not sent again until the deadline of a minute.
+    # The call was not sent again until its deadline of a minute.
     assert time.monotonic() - started_s < 50
 
 

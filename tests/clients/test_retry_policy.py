@@ -1,4 +1,4 @@
-"""Which failures are worth another attempt, and when; with a clock that is told the time."""
+"""The policy's choice of failures to retry, and of times, with a fake clock."""
 
 import pytest
 
@@ -77,8 +77,8 @@ def test_at_least_one_attempt() -> None:
         RetryPolicy(max_attempts=0)
 
 
-# Ray 2.60, ray/exceptions.py: ActorDiedError of an actor that died, ActorUnavailableError of one whose death
-# is not known yet, and ActorDiedError of one that could not be created.
+# Ray 2.60, ray/exceptions.py: ActorDiedError of a dead actor, ActorUnavailableError of one whose death is not
+# known yet, and ActorDiedError of one that could not be created.
 DIED = "The actor died unexpectedly before finishing this task.\n\tclass_name: ServeReplica\n\tactor_id: 1f"
 GONE = (
     "The actor 14f8e39f1b96ac3edfa3580101000000 is unavailable: The actor is temporarily unavailable: "

@@ -1,4 +1,4 @@
-"""The stand-in for the network that applications test with."""
+"""The fake network with which applications test."""
 
 import pytest
 from google.protobuf.message import Message

@@ -1,4 +1,4 @@
-"""TLS, with the server's certificate checked and, if the server asks, the client's shown."""
+"""TLS: the client checks the server's certificate, and shows its own if the server requires one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes a real server under load, with our configuration and rules."""
+"""A real Prometheus that scrapes a real server under load, with Farrank's configuration and rules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from support.prometheus import (
 
 @pytest.fixture(scope="session")
 def promtool() -> Callable[..., None]:
-    """Run promtool in the rules' folder; it must find nothing wrong."""
+    """Run promtool in the rules' folder. It must report no problem."""
     program = tool("promtool")
 
     def run(*arguments: str) -> None:
@@ -50,7 +50,7 @@ def promtool() -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def prometheus_program() -> str:
-    """Asked for before a server: without it there is nothing to start one for."""
+    """Requested before a server, because a test without the program needs none."""
     return tool("prometheus")
 
 
@@ -88,7 +88,7 @@ def server(
 def prometheus(
     prometheus_program: str, server: SpawnedServer, api_key: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
-    """Prometheus after it has seen a load of calls that were answered, refused, late and given up."""
+    """Prometheus after a load of calls that were answered, refused, late and cancelled."""
     folder = tmp_path_factory.mktemp("prometheus")
     config = yaml.safe_load((RULES / "prometheus.yaml").read_text(encoding="utf-8"))
     config["global"] = {"scrape_interval": SCRAPE_INTERVAL, "evaluation_interval": SCRAPE_INTERVAL}

@@ -1,4 +1,4 @@
-"""deploy/compose.yaml without an engine: what it mounts exists, ports and names fit together."""
+"""deploy/compose.yaml without an engine: its mounts exist, and ports and names fit together."""
 
 import re
 import shlex
@@ -23,7 +23,7 @@ def services() -> dict[str, Any]:
 
 
 def mounts(service: dict[str, Any]) -> dict[PurePosixPath, Path]:
-    """Place inside → file or folder of the project; volumes are left out."""
+    """Return the mounts, as path inside → file or folder of the project, without volumes."""
     places = {}
     for volume in service["volumes"]:
         source, target, *mode = volume.split(":")
@@ -84,7 +84,7 @@ def test_the_server_is_the_dockerfiles(services: dict[str, Any]) -> None:
     assert inside | set(server["expose"]) == exposed
     assert (server["read_only"], server["cap_drop"]) == (True, ["ALL"])
     assert (server["tmpfs"], server["security_opt"]) == (["/tmp"], ["no-new-privileges:true"])
-    # The image has a health check, and the drain fits in before the process is killed.
+    # The image has a health check, and the drain ends before the process is killed.
     assert dockerfile(r"^HEALTHCHECK .* CMD (.+)$")
     assert float(server["stop_grace_period"].removesuffix("s")) > ListenConfig().drain_timeout_s
 

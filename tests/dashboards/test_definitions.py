@@ -1,4 +1,4 @@
-"""Mistakes in a definition: the message names the file, the panel, and what is wrong."""
+"""Mistakes in a definition: the message names the file, the panel, and the problem."""
 
 from pathlib import Path
 from typing import Any

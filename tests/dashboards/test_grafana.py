@@ -1,4 +1,4 @@
-"""The dashboards' files: what their definitions make, laid out without overlap, every panel explained."""
+"""The dashboards' files: as their definitions make them, laid out without overlap, every panel explained."""
 
 import itertools
 import json
@@ -14,9 +14,9 @@ from farrank_dashboards.__main__ import DASHBOARDS, GRAFANA, rendered
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 24
-# Grafana's ids of units; a name that it does not know would be shown as a suffix.
-# A metric of ours, or of the process, with its selector, or without one.
+# A metric of Farrank's or of the process, with or without its selector.
 METRIC = re.compile(r"\b((?:instance:)?(?:farrank|process)[:_][\w:]+)({[^}]*})?")
+# Grafana's ids of units. It would show an unknown name as a suffix.
 UNITS = {"s", "reqps", "cps", "ops", "percentunit", "bytes", "short", "none"}
 
 
@@ -92,7 +92,7 @@ def test_every_dashboard_has_the_same_variables_and_finds_the_others(name: str) 
     variables = {each["name"]: each["type"] for each in dashboard["templating"]["list"]}
     queried = ("namespace", "job", "instance", "ranker")
     assert variables == {"datasource": "datasource", **dict.fromkeys(queried, "query")}
-    # A dashboard shows one release: sums over two would say nothing of either.
+    # A dashboard shows one release, because sums over two would mean nothing.
     for each in dashboard["templating"]["list"]:
         if each["name"] in ("namespace", "job"):
             assert not each.get("multi")

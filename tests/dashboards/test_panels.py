@@ -14,12 +14,12 @@ from support.prometheus import NAMESPACE
 if TYPE_CHECKING:
     from support.prometheus import Prometheus
 
-# A server, an index and a load.
+# These tests need a server, an index and a load.
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "dashboards" / "grafana").glob("*.json"))
-# What Grafana puts in their place; `All` of a variable is its allValue.
+# Values that Grafana would insert. `All` of a variable is its allValue.
 VARIABLES = {
     "$namespace": NAMESPACE,
     "$job": "farrank",

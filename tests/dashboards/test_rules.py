@@ -1,4 +1,4 @@
-"""The scrape configuration and the rules: promtool's own checks and unit tests, and what it cannot see."""
+"""The scrape configuration and the rules: promtool's own checks and unit tests, and further checks."""
 
 import json
 import re
@@ -40,9 +40,9 @@ def test_the_unit_tests_of_the_rules_hold(path: Path, promtool: Callable[..., No
 
 
 def rules_changed(folder: Path, pattern: str, replacement: str, cases: str) -> tuple[Path, int]:
-    """Copy the alerts with a change, and of their unit tests the cases whose names have the words `cases`.
+    """Copy the alerts with a change, and those cases of their unit tests whose names have the words `cases`.
 
-    All cases take seconds. Returns: the file of unit tests, and how many places were changed.
+    Running all cases takes seconds. Returns the file of unit tests, and the number of changed places.
     """
     shutil.copytree(FOLDER / "rules", folder / "rules")
     alerts = folder / "rules" / "alerts.yaml"
@@ -133,7 +133,7 @@ def test_the_page_lists_every_dashboard_and_every_alert() -> None:
 def test_the_objective_stands_in_one_place_and_is_a_bound_of_the_histogram() -> None:
     expressions = {rule["record"]: rule["expr"] for rule in rules("record")}
     (bound,) = re.findall(r'"le", "([\d.]+)"', expressions["farrank:latency_objective:bound"])
-    # What counts for servers that do not say it is the configuration's default.
+    # Servers that report no objective get the configuration's default.
     assert float(bound) == ObjectiveConfig().latency_s
     (budget,) = re.findall(r"\* 0 \+ (0\.\d+)", expressions["farrank:latency_objective:budget"])
     assert 1 - float(budget) == ObjectiveConfig().share

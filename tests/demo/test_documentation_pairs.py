@@ -1,4 +1,4 @@
-"""Summaries become queries, and no document holds them any more."""
+"""Summaries become queries, and documents no longer contain them."""
 
 import importlib
 import json
@@ -159,7 +159,7 @@ def test_a_document_gives_so_many_queries_at_most(documents: dict[str, str]) -> 
 def test_a_sentence_of_many_documents_or_of_both_splits_is_no_query() -> None:
     many = {f"{package}.part": RENDERED for package in ("shop", "shop.a", "shop.b", "shop.c", "shop.d")}
     assert not make_pairs(many).qrels
-    # What decides on a package's split is its name.
+    # The split depends on the package's name.
     splits = {name: bool(make_pairs({name: RENDERED}).dev) for name in MODULES}
     one, other = (next(name for name in MODULES if splits[name] is split) for split in (True, False))
     assert len(make_pairs({one: RENDERED}).qrels) == 3

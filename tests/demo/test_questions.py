@@ -1,4 +1,4 @@
-"""The judged questions of the demo hold together, are worded apart from the documents, and are test only."""
+"""The demo's judged questions are consistent, worded differently from the documents, and test only."""
 
 import importlib.util
 import re
@@ -32,7 +32,7 @@ def runs_of_words(text: str) -> set[tuple[str, ...]]:
 
 
 def is_made_for_another_platform(doc_id: str) -> bool:
-    """Tell whether the interpreter knows this module's name and yet lacks it (`fcntl` on Windows)."""
+    """Return whether the interpreter knows this module's name but lacks it (`fcntl` on Windows)."""
     return doc_id in sys.stdlib_module_names and importlib.util.find_spec(doc_id) is None
 
 
@@ -94,6 +94,6 @@ def test_no_query_of_the_training_is_a_judged_question(python_documentation: dic
 
     asked = {" ".join(re.findall(r"\w+", text.lower())) for text in QUESTIONS.values()}
     assert asked.isdisjoint(" ".join(re.findall(r"\w+", text.lower())) for text in queries)
-    # Nor is one of them a part of the other, however the sentence goes on.
+    # No question contains another one, however its sentence continues.
     runs = {text: runs_of_words(text) for text in QUESTIONS.values()}
     assert not [text for text in queries for run in runs.values() if len(run & runs_of_words(text)) > 2]

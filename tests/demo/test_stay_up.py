@@ -1,4 +1,4 @@
-"""What `make demo` does when it has shown everything."""
+"""The end of `make demo`, after it has shown everything."""
 
 import os
 import pty

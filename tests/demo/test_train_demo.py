@@ -1,4 +1,4 @@
-"""`make train-demo`, with a few documents, a tiny backbone and two steps a ranker."""
+"""`make train-demo`, with a few documents, a tiny backbone and two steps per ranker."""
 
 import importlib
 import json
@@ -25,7 +25,7 @@ MODULES = ("bisect", "calendar", "heapq", "pprint", "queue", "sched", "shutil", 
 
 @pytest.fixture(scope="module")
 def backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny backbone with weights."""
+    """The tiny backbone with its weights."""
     folder = Path(shutil.copytree(tiny_backbone, tmp_path_factory.mktemp("tiny") / "bert"))
     torch.manual_seed(0)
     AutoModel.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
@@ -43,7 +43,7 @@ def test_the_course_of_the_demo_is_one_of_the_issue() -> None:
 def test_rankers_are_trained_and_the_better_one_is_served(
     backbone: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # Their beginnings: the embedded bi-encoder reads whole documents, which would take most of the time.
+    # Only their beginnings: the embedded bi-encoder reads whole documents, which would take most of the time.
     documents = {
         name: pydoc.plain(pydoc.render_doc(importlib.import_module(name)))[:8_000] for name in MODULES
     }

@@ -1,4 +1,4 @@
-"""Calls through the chart's Envoy, run by the real program: TLS, drains and sick replicas."""
+"""Calls through the chart's Envoy, run by the real program: TLS, drains and failing replicas."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def scripted_servers(
 
 
 class Secret:
-    """A secret of the type kubernetes.io/tls as Kubernetes mounts it: its files change together."""
+    """A secret of the type kubernetes.io/tls, mounted as by Kubernetes: its files change together."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._number = folder, 0
@@ -73,7 +73,7 @@ class Secret:
             (folder / name).symlink_to(Path("..data", name))
 
     def renew(self) -> None:
-        """Put another certificate, of another authority, in the place of the one that is there."""
+        """Replace the certificate by one of another authority."""
         self._number += 1
         version = self.folder / f"..{self._number}"
         version.mkdir()
@@ -87,7 +87,7 @@ class Secret:
         link.replace(self.folder / "..data")
 
     def trusted(self) -> Tls:
-        """What a caller trusts now."""
+        """Return the certificates that a caller trusts now."""
         return Tls(ca=(self.folder / "..data" / "ca.crt").resolve(), server_name="farrank.test")
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -112,7 +112,7 @@ def test_one_call_in_plain_text_and_the_pages_beside_it(tmp_path: Path) -> None:
         code, metrics = _page(f"{envoy.status_url}/metrics")
         assert code == 200
         assert 'envoy_cluster_membership_healthy{envoy_cluster_name="replicas"} 2' in metrics
-        # The rest of the administration, and what changes something, stay inside of the pod.
+        # The rest of the administration interface, and requests that change something, stay inside the pod.
         assert _page(f"{envoy.status_url}/config_dump")[0] == 404
         assert _page(f"{envoy.status_url}/quitquitquit", method="POST")[0] == 404
         assert _page(f"{envoy.status_url}/metrics", method="POST")[0] == 404
@@ -164,7 +164,7 @@ def test_a_renewed_certificate_is_used_on_both_sides(
         "--log-level=error",
         f"--set=listen.tls.certificate={secret.folder / 'tls.crt'}",
         f"--set=listen.tls.private_key={secret.folder / 'tls.key'}",
-        # Envoy connects to the replica anew all the time.
+        # Envoy reconnects to the replica all the time.
         "--set=listen.max_connection_age_s=1",
     ]
     old = secret.trusted()
@@ -194,7 +194,7 @@ def _answers(client: Client) -> bool:
 
 
 class Load:
-    """Callers that ask one address until they are to end; each gives the number of its answers."""
+    """Callers that call one address until they are told to end. Each returns the number of its answers."""
 
     def __init__(self, stack: ExitStack, address: str, callers: int) -> None:
         self.answers, self._ending = 0, threading.Event()
@@ -210,7 +210,7 @@ class Load:
             self.answers += 1
 
     def wait_for(self, answers: int) -> None:
-        """Wait for so many more. Raises: what a caller met."""
+        """Wait for a number of further answers. Raises: the error of a caller."""
         wanted = self.answers + answers
         wait_until(lambda: self.answers >= wanted or any(each.done() for each in self._asking))
         for each in self._asking:
@@ -218,7 +218,7 @@ class Load:
                 each.result()
 
     def end(self) -> None:
-        """Let every caller end. Raises: what one met."""
+        """End all callers. Raises: the error of a caller."""
         self._ending.set()
         for each in self._asking:
             each.result(90)
@@ -236,9 +236,9 @@ def servers(tiny_rankers: dict[str, Path]) -> Iterator[list[tuple[str, subproces
 def test_a_proxy_that_its_service_forgot_is_left_by_its_callers(
     servers: list[tuple[str, subprocess.Popen[str]]], tmp_path: Path
 ) -> None:
-    """The pod's preStop only sleeps. SIGTERM, which ends Envoy with its calls, then meets none.
+    """The pod's preStop only sleeps. SIGTERM, which ends Envoy with its calls, then meets no call.
 
-    Callers try once, at the address of a service that forgets the proxy.
+    Callers try once, at the address of a service that no longer has the proxy.
     """
     rendered = Rendered({"envoy": {"enabled": True, "connectionSeconds": 2}})
     assert container(rendered)["lifecycle"]["preStop"].keys() == {"sleep"}
@@ -250,7 +250,7 @@ def test_a_proxy_that_its_service_forgot_is_left_by_its_callers(
             proxies.append(opened.enter_context(running_envoy(rendered, replicas, tmp_path / name)))
         one, other = proxies
         service = opened.enter_context(service_address([one.address]))
-        # Later than the service, so that it ends before.
+        # Opened after the service, so that it ends before it.
         load = Load(opened, service.address, 6)
         load.wait_for(50)
         service.servers = [other.address]
@@ -282,7 +282,7 @@ def test_a_long_call_outlives_its_connections_age(tmp_path: Path) -> None:
         assert server.arrived.wait(60)
         reached = envoy.stat("http.calls.downstream_cx_max_duration_reached")
         wait_until(lambda: envoy.stat("http.calls.downstream_cx_max_duration_reached") > reached)
-        # Envoy would cut it once this is over, too.
+        # Envoy would also cut the call after this time.
         time.sleep(drain_s + 2)
         server.caller_left.set()
         assert held.result(60).ranker.name == "minilm"
@@ -291,7 +291,7 @@ def test_a_long_call_outlives_its_connections_age(tmp_path: Path) -> None:
 def test_a_replica_that_is_stopped_costs_no_call(
     servers: list[tuple[str, subprocess.Popen[str]]], tmp_path: Path
 ) -> None:
-    """The calls that it holds are answered by the other one, though their callers try once."""
+    """The other replica answers the calls of the stopped one, although their callers try only once."""
     with ExitStack() as opened:
         envoy = opened.enter_context(running_envoy(PLAIN, [address for address, _ in servers], tmp_path))
         load = Load(opened, envoy.address, 4)
@@ -320,10 +320,10 @@ def test_half_sent_health_checks_take_no_replica_away(
         half_sent = [check.future(_after(never)) for _ in range(900)]
         wait_until(lambda: envoy.stat("http.calls.downstream_rq_active") >= 900)
         load.wait_for(100)
-        # On a busy machine one check may be late, and no more than that.
+        # On a busy machine one check may be late, but no more than one.
         wait_until(lambda: envoy.stat("cluster.replicas.membership_healthy") == 2)
         load.end()
-        # Envoy does not keep them for long either.
+        # Envoy does not keep half-sent checks for long, either.
         for each in half_sent:
             with pytest.raises(grpc.RpcError):
                 each.result(60)
@@ -355,7 +355,7 @@ def test_an_answer_of_unavailable_is_asked_of_another_and_a_refusal_is_not(tmp_p
 
 
 def test_where_no_replica_is_healthy_all_are_asked(tmp_path: Path) -> None:
-    """A replica that refuses says why, and checks that all fail may be wrong."""
+    """A replica's refusal gives the reason, and checks that all fail may be wrong."""
     with (
         scripted_servers(2) as servers,
         running_envoy(PLAIN, [each.target for each in servers], tmp_path) as envoy,
@@ -364,7 +364,7 @@ def test_where_no_replica_is_healthy_all_are_asked(tmp_path: Path) -> None:
         client.wait_until_healthy(60)
         for each in servers:
             each.health.set(SERVICE, HealthCheckResponse.NOT_SERVING)
-        # Envoy's threads hear of it up to a second later.
+        # Envoy's threads learn of it up to a second later.
         wait_until(
             lambda: bool(client.rerank("q", ["x"])) and envoy.stat("cluster.replicas.lb_healthy_panic") > 0
         )

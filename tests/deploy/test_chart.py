@@ -1,4 +1,4 @@
-"""The chart as a whole: Helm and each Kubernetes take it, and wrong values are refused by name."""
+"""The chart as a whole: Helm and each Kubernetes accept it, and wrong values are refused by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAST = "1.30.0"
 
 
 def versions() -> list[str]:
-    """The oldest Kubernetes that the chart is for, two between, and the newest that is known here."""
+    """The oldest Kubernetes that the chart supports, two between, and the newest that is known here."""
     known = sorted(set(all_versions()), key=lambda each: int(each.split(".")[1]))
     meant = known[known.index(LEAST) :]
     return [meant[0], meant[len(meant) // 3], meant[2 * len(meant) // 3], meant[-1]]
@@ -36,7 +36,7 @@ def versions() -> list[str]:
 def test_helm_finds_nothing_to_complain_of(values: Values, kubernetes: str) -> None:
     report = lint(CHART, dict(values), strict=True, kube_version=f"v{kubernetes}")
     assert report["total_charts_linted"] == 1
-    # 1 is a word of advice, 2 a warning, 3 an error.
+    # 1 is information, 2 a warning, 3 an error.
     assert [each for each in report["messages"] if each["severity"] > 1] == []
     assert report["errors"] == []
 
@@ -91,7 +91,7 @@ def test_long_names_stay_within_what_kubernetes_allows() -> None:
 
 
 def test_a_packaged_chart_is_whole_and_renders_the_same(tmp_path: Path) -> None:
-    """Dashboards and rules are links in the checkout, and files in what is handed out."""
+    """Dashboards and rules are links in the checkout, but files in the package."""
     archive = Path(package(CHART, destination=tmp_path))
     with tarfile.open(archive) as opened:
         members = {each.name: each for each in opened.getmembers()}
@@ -124,10 +124,10 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
     def compare(declared: Any, given: Any, path: str) -> None:
         if "$ref" in declared:
             declared = schema["definitions"][declared["$ref"].rpartition("/")[2]]
-        # Empty ones, as an init container, say nothing of what may stand in them.
+        # Empty mappings, such as an init container's, have no keys to compare.
         if not given or not isinstance(given, dict) or "properties" not in declared or path == "config":
             return
-        # Of a probe's times, Kubernetes has defaults for those that the chart does not set.
+        # Kubernetes has defaults for those times of a probe that the chart does not set.
         if path.endswith("Probe"):
             assert given.keys() <= declared["properties"].keys()
             return

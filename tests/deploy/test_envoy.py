@@ -1,4 +1,4 @@
-"""The proxy of the chart: Envoy itself takes its configuration, and its pods fit it."""
+"""The chart's proxy: Envoy itself accepts its configuration, and its pods match it."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_the_file_for_replicas_outside_of_kubernetes_is_the_same_template() -> N
     spec.loader.exec_module(writer)
     written = (ROOT / "deploy/envoy/envoy.yaml").read_text(encoding="utf-8")
     assert written == writer.text(), "python deploy/envoy/write_envoy.py writes it anew"
-    # Addresses apart, it is the chart's.
+    # Except for the addresses, it is the chart's configuration.
     outside, inside = yaml.safe_load(written), configuration(ENVOY)
     for each in (outside, inside):
         for listener in each["static_resources"]["listeners"]:
             del listener["address"]
             manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-            # A pod that ends waits for it, a process elsewhere does not.
+            # A pod waits for this time when it ends; a process outside of Kubernetes does not.
             manager.get("common_http_protocol_options", {}).pop("max_connection_duration", None)
         each["static_resources"]["clusters"][-1].pop("load_assignment")
     assert outside == inside
@@ -103,7 +103,7 @@ def test_its_pods_have_the_ports_that_it_listens_at_and_the_time_to_end() -> Non
 
 @pytest.mark.parametrize("connection_s", [1, 60])
 def test_a_proxy_goes_on_until_its_callers_must_have_left_it(connection_s: int) -> None:
-    """A caller may come while the services forget the pod, keep its connection, and begin a last call."""
+    """A caller may connect while services still list the pod, keep its connection, and begin a last call."""
     values = {
         "envoy": {"enabled": True, "connectionSeconds": connection_s, "drainSeconds": 20},
         "preStopSeconds": 7,
@@ -116,7 +116,7 @@ def test_a_proxy_goes_on_until_its_callers_must_have_left_it(connection_s: int) 
     (container,) = Rendered(values).one("Deployment", "demo-farrank-envoy")["spec"]["template"]["spec"][
         "containers"
     ]
-    # Kubernetes sleeps by itself: no program of the image's is needed, so that a distroless one will do.
+    # Kubernetes itself sleeps, so the image needs no program: a distroless one works.
     assert container["lifecycle"] == {"preStop": {"sleep": {"seconds": 7 + connection_s + drain_s + 20}}}
     assert container["command"] == ["envoy"]
 

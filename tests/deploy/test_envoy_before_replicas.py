@@ -1,4 +1,4 @@
-"""deploy/envoy/envoy.yaml, run by Envoy itself before servers: what passes through, and where calls go."""
+"""deploy/envoy/envoy.yaml, run by Envoy itself with servers: calls that pass, and the choice of replicas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[ScriptedServer, ScriptedServer, str]]:
-    """Two servers, both healthy, and the address of Envoy before them."""
+    """Two healthy servers, and the address of Envoy in front of them."""
     scripted = ScriptedServer(), ScriptedServer()
     servers = [start_scripted(each, None) for each in scripted]
     for each in scripted:
@@ -46,7 +46,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[ScriptedServer, ScriptedServer, str]]
 def test_what_passes_through_and_where_calls_go(pair: tuple[ScriptedServer, ScriptedServer, str]) -> None:
     first, second, address = pair
     with Client(address, retry=ONCE) as client:
-        # The deadline, beyond Envoy's own 15 s, and the hint.
+        # The deadline passes, beyond Envoy's own 15 s, and so does the pushback.
         client.rerank("q", ["x"], timeout_s=60)
         (timeout_s,) = first.timeouts_s + second.timeouts_s
         assert 50 < timeout_s < 70, "gRPC rounds it up somewhat"
@@ -59,7 +59,7 @@ def test_what_passes_through_and_where_calls_go(pair: tuple[ScriptedServer, Scri
         for each in (first, second):
             each.failures.clear()
 
-        # A replica that has a call gets fewer others.
+        # A replica with a call gets fewer other calls.
         first.hold = second.hold = True
         with ThreadPoolExecutor(1) as caller:
             held = caller.submit(client.rerank, "q", ["x"], timeout_s=600)
@@ -70,7 +70,7 @@ def test_what_passes_through_and_where_calls_go(pair: tuple[ScriptedServer, Scri
             for _ in range(200):
                 client.rerank("q", ["x"])
             assert len(busy.requests) - before < 80
-            # Which one is asked for its health says no gets none at all.
+            # A replica that reports to be unhealthy gets no calls.
             other = second if busy is first else first
             other.health.set(SERVICE, HealthCheckResponse.NOT_SERVING)
             until(lambda: _answered_by(client, busy, other))
@@ -81,10 +81,10 @@ def test_what_passes_through_and_where_calls_go(pair: tuple[ScriptedServer, Scri
             busy.caller_left.set()
             held.result(60)
 
-        # A deadline that passes ends the call at the replica, too.
+        # A deadline that passes also ends the call at the replica.
         busy.caller_left.clear()
         busy.hold, asked, timeout_s = True, len(busy.requests), 0.5
-        # On a busy machine a call may take longer to come there.
+        # On a busy machine a call may take longer to arrive there.
         while len(busy.requests) == asked:
             with pytest.raises(DeadlineExceeded):
                 client.rerank("q", ["x"], timeout_s=timeout_s)
@@ -93,7 +93,7 @@ def test_what_passes_through_and_where_calls_go(pair: tuple[ScriptedServer, Scri
 
 
 def _answered_by(client: Client, wanted: ScriptedServer, other: ScriptedServer) -> bool:
-    """Whether ten calls in a row reach one server alone."""
+    """Return whether one server alone answers ten calls in a row."""
     before = len(other.requests), len(wanted.requests)
     for _ in range(10):
         client.rerank("q", ["x"])
@@ -148,6 +148,6 @@ def test_a_replica_that_drains_behind_envoy_loses_no_call(
         ending.set()
         for each in asking:
             each.result(60)
-        # Nothing is cut off: what is not answered is refused in the server's own words.
+        # No call is cut off: calls without an answer are refused with the server's own message.
         refusals = set[str]().union(*(each.result(60) for each in once))
         assert refusals <= {"Unavailable: the server is draining; ask another replica"}

@@ -1,4 +1,4 @@
-"""The example for KServe: fields of its kind, a pod for Kubernetes, arguments for the command."""
+"""The example for KServe: its kind's fields, Kubernetes' pod fields, the command's arguments."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_server_takes_its_arguments_and_the_model_is_where_kserve_puts_it(
     assert container["name"] == "kserve-container"
     assert {each["name"] for each in container["env"]} >= {"STORAGE_URI"}
     assert config.rankers[config.default_ranker].source == "/mnt/models"
-    # One port is all that KServe takes: HTTP's.
+    # KServe takes only one port: HTTP's.
     (port,) = container["ports"]
     assert port["containerPort"] == config.listen.http.port
     assert config.listen.host == "0.0.0.0"

@@ -1,6 +1,6 @@
-"""What Prometheus, Grafana and KEDA are given: metrics of the server, and files that are the project's own.
+"""Monitoring by Prometheus, Grafana and KEDA: the server's metrics, and the project's own files.
 
-`tests/dashboards/test_autoscaling.py` asks the same queries of a server under load.
+`tests/dashboards/test_autoscaling.py` runs the same queries against a server under load.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_refusals_that_count_are_those_that_more_replicas_would_take_in(
     (reasons,) = re.findall(r'reason=~"([^"]+)"', triggers["refusals"]["metadata"]["query"])
     counted = set(reasons.split("|"))
     assert counted <= set(Reason)
-    # Those for which the alert says so.
+    # The reasons for which the alert gives this advice.
     alerts = yaml.safe_load((DASHBOARDS / "prometheus/rules/alerts.yaml").read_text(encoding="utf-8"))
     (runbook,) = (
         rule["annotations"]["runbook"]
@@ -61,12 +61,12 @@ def test_refusals_that_count_are_those_that_more_replicas_would_take_in(
     assert counted == set(listed.split(", "))
 
 
-# Two replicas of this release and one of a neighbour: tokens admitted, tokens a second, and in each minute
-# seconds busy and calls refused.
+# Two replicas of this release and one of another: admitted tokens, tokens per second, and in each minute the
+# busy seconds and the refused calls.
 REPLICAS = {"a": (3000, 1000, 54, 300), "b": (500, 1000, 6, 0)}
 NEIGHBOUR = (3_600_000, 1000, 60, 60_000)
-# By hand: 3 s and 0.5 s of work; busy 0.9 and 0.1 of the time; 5 calls a second refused, and others whose
-# deadline was too short for them alone, which no replica mends.
+# Computed by hand: 3 s and 0.5 s of work; busy 0.9 and 0.1 of the time; 5 refused calls per second. Calls
+# whose deadline is too short do not count, because no replica helps them.
 ASKED_FOR = {"backlog": 3.5, "busy": 1.0, "refusals": 5.0}
 
 
@@ -80,7 +80,7 @@ def test_the_queries_say_what_all_replicas_of_this_release_hold(
             gauges = {
                 f'farrank_admitted_tokens{{{by}, ranker="m"}}': f"{tokens}x10",
                 f'farrank_device_tokens_per_second{{{by}, ranker="m"}}': f"{speed}x10",
-                # A ranker that has nothing to do changes nothing.
+                # An idle ranker changes nothing.
                 f'farrank_admitted_tokens{{{by}, ranker="idle"}}': "0x10",
                 f'farrank_device_tokens_per_second{{{by}, ranker="idle"}}': "7x10",
                 f'farrank_device_busy_seconds_total{{{by}, device="cpu"}}': f"0+{busy_s}x10",
@@ -108,7 +108,7 @@ def test_the_queries_say_what_all_replicas_of_this_release_hold(
 def test_thresholds_are_the_values_and_for_one_replica(triggers: dict[str, Manifest]) -> None:
     for trigger in triggers.values():
         assert trigger["metricType"] == "AverageValue"
-        # Where there are no figures, nothing is to be concluded from that.
+        # Missing figures must not change the number of replicas.
         assert trigger["metadata"]["ignoreNullValues"] == "false"
         assert trigger["authenticationRef"] == {"name": "prometheus"}
     scaling = {"enabled": True, "backlogSeconds": 0.5, "busyShare": 0.6, "refusalsPerSecond": 2}
@@ -117,13 +117,13 @@ def test_thresholds_are_the_values_and_for_one_replica(triggers: dict[str, Manif
         for name, each in triggers_of({"autoscaling": scaling}).items()
     }
     assert own == {"backlog": 0.5, "busy": 0.6, "refusals": 2}
-    # What Kubernetes makes of them: so many replicas, rounded up; the most counts.
+    # Kubernetes computes a number of replicas from each trigger, rounded up; the largest counts.
     replicas = {name: math.ceil(ASKED_FOR[name] / threshold) for name, threshold in own.items()}
     assert replicas == {"backlog": 7, "busy": 2, "refusals": 3}
 
 
 def test_where_keda_scales_the_chart_names_no_number() -> None:
-    """An upgrade would set it back otherwise."""
+    """An upgrade would otherwise reset the number."""
     scaled = Rendered(ALL)
     assert "replicas" not in scaled.one("Deployment")["spec"]
     spec = scaled.one("ScaledObject")["spec"]
@@ -146,7 +146,7 @@ def test_prometheus_finds_the_metrics_once_and_calls_the_job_farrank() -> None:
     assert endpoint["port"] in {each["name"] for each in service["spec"]["ports"]}
     assert endpoint["path"] == "/metrics"
     assert spec["namespaceSelector"] == {"matchNames": ["search"]}
-    # The rules know the job of each release, and that of a Prometheus with a single one.
+    # The rules distinguish releases by the job, also with a Prometheus for a single release.
     (relabeling,) = endpoint["relabelings"]
     assert relabeling == {"targetLabel": "job", "replacement": "farrank/demo-farrank"}
     (job,) = yaml.safe_load((DASHBOARDS / "prometheus/prometheus.yaml").read_text(encoding="utf-8"))[
@@ -160,7 +160,7 @@ def test_prometheus_finds_the_metrics_once_and_calls_the_job_farrank() -> None:
         assert re.fullmatch(each, job["job_name"])
         assert not re.fullmatch(each, "another")
     assert 'job="' not in rules
-    # KEDA's selector is of this service.
+    # KEDA's query selects this service.
     query = rendered.one("ScaledObject")["spec"]["triggers"][0]["metadata"]["query"]
     assert f'service="{service["metadata"]["name"]}"' in query
     assert endpoint["authorization"]["credentials"] == {"name": "metrics-token", "key": "token"}
@@ -194,6 +194,6 @@ def test_rules_are_the_projects_own() -> None:
 
 
 def test_nothing_of_operators_is_asked_for_unless_it_is_switched_on() -> None:
-    """A cluster without them would refuse the release."""
+    """A cluster without these operators would refuse the release."""
     kinds = {each["kind"] for each in Rendered()}
     assert kinds == {"ConfigMap", "Deployment", "PodDisruptionBudget", "Service", "ServiceAccount"}

@@ -1,4 +1,4 @@
-"""Values that say where pods run, what stands beside the server, and how callers from outside find it."""
+"""Values for the placement of pods, containers next to the server, and callers from outside."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_callers_from_outside_reach_grpc_by_a_gateway(envoy: bool, service: str,
 def test_services_keep_calls_in_their_zone_where_the_values_say_so(rendered: Rendered) -> None:
     for name in ("demo-farrank", "demo-farrank-envoy"):
         assert rendered.one("Service", name)["spec"]["trafficDistribution"] == "PreferClose"
-    # A name that has every replica's address goes past kube-proxy.
+    # gRPC clients connect to the replicas' addresses and bypass kube-proxy.
     assert "trafficDistribution" not in rendered.one("Service", "demo-farrank-replicas")["spec"]
     envoy = rendered.one("Service", "demo-farrank-envoy")
     assert envoy["spec"]["type"] == "LoadBalancer"
@@ -226,7 +226,7 @@ def test_services_keep_calls_in_their_zone_where_the_values_say_so(rendered: Ren
 
 
 def test_a_rollout_and_an_emptied_node_move_a_share_of_the_replicas() -> None:
-    """Kubernetes rounds shares up, so that two replicas move one at a time. 120 would take 80 minutes so."""
+    """Kubernetes rounds shares up, so two replicas move one at a time. For 120 this would take 80 minutes."""
     rendered = Rendered({"envoy": {"enabled": True}})
     for name, deployment in rendered.all("Deployment").items():
         update = deployment["spec"]["strategy"]["rollingUpdate"]

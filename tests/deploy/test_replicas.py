@@ -1,4 +1,4 @@
-"""The pods of a release: the command takes what they are given; they begin, drain and end as promised."""
+"""The pods of a release: the command accepts their configuration; they start, drain and end as promised."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_server_reads_its_arguments_variables_and_file(name: str, tmp_path: 
 
 
 def test_without_values_it_is_the_servers_own_configuration(tmp_path: Path) -> None:
-    """Except where it listens, which the images say as well, the log, and threads as many as the CPUs."""
+    """Except for the addresses, which the images set as well, the log's format, and one thread per CPU."""
     images = {"FARRANK_LISTEN__HOST", "FARRANK_LISTEN__PORT", "FARRANK_LISTEN__METRICS_PORT"}
     images |= {"FARRANK_LISTEN__HTTP__PORT"}
     assert images < Dockerfile.read().environment("cpu").keys()
@@ -62,7 +62,7 @@ def test_without_values_it_is_the_servers_own_configuration(tmp_path: Path) -> N
 
 
 def test_every_variable_of_the_images_that_configures_is_set_in_the_pod() -> None:
-    """The images' variables would override the file."""
+    """The images' variables would otherwise override the file."""
     rendered = Rendered({"config": {"device": {"name": "cuda:1"}}})
     here = {each["name"] for each in rendered.server["env"]}
     for target in ("cpu", "cuda", "tensorrt"):
@@ -105,7 +105,7 @@ def vars_of(value: Any, *names: str) -> tuple[Any, ...]:
         ({"requests": {"cpu": 6}}, 6),
         ({"requests": {"cpu": "2500m"}}, 3),
         ({"requests": {"cpu": "100m"}}, 1),
-        # The server may use as much as the limit says, and is stopped beyond it.
+        # The server may use the CPUs of its limit, and is throttled beyond it.
         ({"limits": {"cpu": "8"}}, 8),
         ({"limits": {"cpu": "1500m"}}, 1),
         ({"requests": {"cpu": None}, "limits": {"cpu": "4"}}, 4),
@@ -176,7 +176,7 @@ def test_envoys_image_is_named_likewise_and_pulled_with_the_same_secrets() -> No
 def test_an_upgrade_that_switches_autoscaling_on_keeps_the_replicas_that_run(tmp_path: Path) -> None:
     """Helm would remove the field, and Kubernetes' default is 1.
 
-    Helm's engine has no cluster here, so that a copy of the chart gets the cluster's answer from the values.
+    Helm's engine has no cluster here. A copy of the chart gets the cluster's answer from the values.
     """
     copied = Path(shutil.copytree(CHART, tmp_path / "farrank"))
     helpers = copied / "templates" / "_helpers.tpl"
@@ -197,7 +197,7 @@ def test_an_upgrade_that_switches_autoscaling_on_keeps_the_replicas_that_run(tmp
 
     running = {"spec": {"replicas": 5}}
     assert replicas(running, **scaled) == 5
-    # An autoscaler decides where nothing runs yet, and where Helm asks no cluster.
+    # The autoscaler decides if the release does not run yet, or if Helm asks no cluster.
     assert replicas({}, **scaled) is None
     assert replicas(running) == 2
 
@@ -219,7 +219,7 @@ def test_a_pod_has_the_time_that_its_drain_takes(
     assert config.listen.drain_timeout_s == (ListenConfig().drain_timeout_s if drain_s is None else drain_s)
     assert rendered.server["lifecycle"] == {"preStop": {"sleep": {"seconds": pre_stop_s}}}
     grace_s = rendered.pod["spec"]["terminationGracePeriodSeconds"]
-    # Kubernetes counts the time of preStop, too.
+    # Kubernetes' grace period includes preStop.
     needed_s = pre_stop_s + config.listen.drain_timeout_s + CUT_GRACE_S
     assert needed_s + 10 <= grace_s <= math.ceil(needed_s) + 20
 
@@ -233,7 +233,8 @@ def test_probes_ask_for_the_health_of_the_service() -> None:
         assert "grpc" not in with_tls[name]
         assert with_tls[name]["httpGet"] == {"path": "/readyz", "port": "metrics"}
         assert with_tls[name]["periodSeconds"] == server[name]["periodSeconds"]
-    # A drain is no reason to kill, a device that is lost is one: both ask for what a drain does not end.
+    # A draining server must not be killed, but a server with a lost device must be. /livez fails only for the
+    # latter.
     for each in (server, with_tls):
         assert each["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "metrics"}
 
@@ -248,7 +249,7 @@ def test_a_start_may_take_as_long_as_the_values_say(values: Values) -> None:
 
 
 def test_a_replica_that_drains_is_out_before_it_is_told_to_end() -> None:
-    """Were it still asked when SIGTERM comes, callers would be refused who need not be."""
+    """If replicas still got calls when SIGTERM arrives, callers would be refused without need."""
     server = Rendered().server
     probe = server["readinessProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] <= 5
@@ -284,7 +285,7 @@ def test_whatever_selects_selects_the_pods_that_are_meant_and_no_others(values: 
 
     for name, deployment in deployments.items():
         assert selected(deployment["spec"]["selector"]["matchLabels"]) == [name]
-        # It may never change, and versions do.
+        # The selector may never change, but versions do.
         assert not any(
             "version" in key or "chart" in key for key in deployment["spec"]["selector"]["matchLabels"]
         )
@@ -381,7 +382,7 @@ def test_certificates_keys_and_the_token_are_the_secrets_files(tmp_path: Path) -
     for secret, files in paths.items():
         for path in files:
             mount = mounts(rendered)[str(path.parent)]
-            # Of a file that is mounted alone no change is ever seen.
+            # Kubernetes never updates a file that is mounted alone.
             assert "subPath" not in mount
             assert mount["readOnly"] is True
             held = volumes(rendered)[mount["name"]]["secret"]
@@ -400,7 +401,7 @@ def test_no_secret_stands_in_the_configuration() -> None:
 def test_gpus_are_asked_for_as_kubernetes_wants_it() -> None:
     rendered = Rendered(VALUES["gpu"])
     resources = rendered.server["resources"]
-    # Request and limit of a device must be the same; one replica drives one.
+    # A device's request and limit must be equal, and one replica uses one device.
     assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == 1
     assert rendered.pod["spec"]["tolerations"] == [
         {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}

@@ -1,4 +1,4 @@
-"""The Dockerfile, the documents' examples, and a server as the README starts it, with tiny rankers."""
+"""The Dockerfile, the documentation's examples, and the README's server with tiny rankers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def readme() -> list[Block]:
 
 @pytest.fixture(scope="session")
 def five_lines() -> list[list[str]]:
-    """The words of each line under "Your own cross-encoder in five lines"."""
+    """Return the words of each line under "Your own cross-encoder in five lines"."""
     page = (ROOT / "docs" / "exports.md").read_text(encoding="utf-8")
     _, _, section = page.partition("\n## Your own cross-encoder in five lines\n")
     (block,) = blocks(section.partition("\n## ")[0])
@@ -44,14 +44,14 @@ def server(
     tiny_rankers: dict[str, Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SpawnedServer]:
-    """The README's own collection, indexed and served by its own commands."""
+    """The README's own collection, indexed and served by the README's own commands."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "collection.jsonl").write_text(next(block.text for block in readme if block.language == "json"))
     (folder / "models").mkdir()
     (folder / "models" / "my-reranker").symlink_to(tiny_rankers["maxp"])
     index = next(words for words in commands if words[:2] == ["farrank", "index"])
     serve = next(words for words in commands if words[:2] == ["farrank", "serve"])
-    # Later settings win: a tiny ranker in the embedded one's place.
+    # Later settings win: a tiny ranker replaces the embedded one.
     tiny = ["--ranker", f"minilm={tiny_rankers['biencoder']}", "--log-level", "warning"]
     with contextlib.chdir(folder):
         assert main(index[1:]) == 0

@@ -1,4 +1,4 @@
-"""docs/architecture.md names what is there, and keeps what it promises of itself."""
+"""docs/architecture.md names existing files, and its promises hold."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def test_every_path_exists() -> None:
     paths = re.findall(r"`((?:\w+/)+[\w.]*)`", PAGE)
 
     assert len(paths) >= 14
-    # A policy's file is named from its room on.
+    # A policy's file is named relative to its package.
     rooms = (ROOT, ROOT / "server" / "farrank_server")
     assert [path for path in paths if not any((room / path).exists() for room in rooms)] == []
 

@@ -1,4 +1,4 @@
-"""`make audit`: what it says of an index that knows something, nothing, or is not there."""
+"""`make audit` with an index that has advisories, an index without any, and no index."""
 
 import json
 import os
@@ -19,7 +19,7 @@ CANARY = ("jinja2", "2.4.1")
 
 
 def advisory(name: str, fixed: str) -> dict[str, Any]:
-    """One as OSV's schema has it. Source: https://ossf.github.io/osv-schema/."""
+    """Return an advisory in OSV's schema. Source: https://ossf.github.io/osv-schema/."""
     events = [{"introduced": "0"}, {"fixed": fixed}]
     affected = {"package": {"name": name, "ecosystem": "PyPI"}}
     ranges = {"ranges": [{"type": "ECOSYSTEM", "events": events}]}
@@ -71,7 +71,7 @@ def test_what_is_vulnerable_fails_and_is_named(pinned: Path) -> None:
     with osv({CANARY: "2.7.2", ("transformers", "4.57"): "4.58"}) as (index, asked):
         code, said = audited(pinned, index)
     assert (code, said) == (1, "audit: transformers 4.57: TEST-transformers, fixed in 4.58\n")
-    # All that is pinned anywhere, and once each.
+    # Every pin of both files, once.
     pins = [("alpha", "1.0"), ("transformers", "4.57"), ("transformers", "5.1")]
     assert sorted(asked) == sorted([CANARY, *pins])
 

@@ -1,4 +1,4 @@
-"""What docs/choosing-a-ranker.md says of run time here is what the committed measurement holds."""
+"""The run times in docs/choosing-a-ranker.md are those of the committed measurement."""
 
 import csv
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_run_times_here_are_those_of_the_benchmark() -> None:
         if found:
             assert shown == f"{found[0]:.2f}", family
             told += 1
-    # All but FirstP itself and the ones that read a document whole.
+    # All but FirstP itself and the models that read a document whole.
     assert told == 14
 
 

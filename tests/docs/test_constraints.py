@@ -1,4 +1,4 @@
-"""The files of constraints: what they hold, where they differ, and that this environment is one of theirs."""
+"""The files of constraints: their content, their differences, and that this environment matches one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERE = importlib.metadata.version("transformers").partition(".")[0]
 
 
 def pins_of(path: Path) -> dict[str, str]:
-    lines = path.read_text(encoding="utf-8").splitlines()[1:]  # the first says what the file is
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]  # the first line describes the file
     pins = dict(line.split("==") for line in lines)
     assert len(pins) == len(lines)
     return {canonicalize_name(name): version for name, version in pins.items()}
@@ -56,7 +56,7 @@ def test_the_extras_ask_for_what_they_hold(release: str) -> None:
 
 
 def needed(*requirements: str) -> dict[str, list[tuple[str, Requirement]]]:
-    """Every package that comes with some, by name, and who asks for it."""
+    """Return every package that some packages need, by name, with the packages that need it."""
     asked: dict[str, list[tuple[str, Requirement]]] = {}
     waiting = [("the tests", Requirement(each)) for each in requirements]
     while waiting:
@@ -75,10 +75,10 @@ def needed(*requirements: str) -> dict[str, list[tuple[str, Requirement]]]:
 
 
 def test_this_environment_is_that_of_a_file() -> None:
-    """All that is asked for is installed, in the version of the file and as everybody asks for it."""
+    """Every needed package is installed, in the file's version and as all packages require it."""
     extras = "all,dev,optimum" if HERE == "4" else "all,dev"
     asked = needed(f"farrank[{extras}]")
-    asked.pop("pip", None)  # pip-audit asks for it; each environment is made with one of its own
+    asked.pop("pip", None)  # pip-audit needs it; each environment is created with one of its own
     for name, askers in asked.items():
         version = importlib.metadata.version(name)
         assert name == "farrank" or version.partition("+")[0] == PINS[HERE][name], name
@@ -110,7 +110,7 @@ def test_the_indexes_have_it_all(release: str, extras: str, tmp_path: Path) -> N
 
 @pytest.mark.skipif(HERE == "4", reason="the Makefile installs the newer release's pins")
 def test_the_makefile_installs_every_pin_that_all_builds_of_torch_need() -> None:
-    """Pins that need no search for versions, and no other package: `all` and `dev` ask for each of them."""
+    """These pins need no version search and no other package, and `all` and `dev` require each of them."""
     (pattern,) = re.findall(r"^BUILD_PINS := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     first = {name for name in PINS["5"] if not re.match(pattern, name)}
     asked = needed("farrank[all,dev]").keys() - {"pip", "farrank"}

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names what is there, and the hooks of a commit run what `make lint` runs."""
+"""CONTRIBUTING.md names existing files, and the commit hooks run the checks of `make lint`."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ def test_every_path_exists() -> None:
     paths = re.findall(r"`((?:\w+/)+[\w.]*)`", PAGE)
 
     assert len(paths) > 15
-    # A wire field's files are named from their room on.
+    # A wire field's files are named relative to their package.
     rooms = (ROOT, ROOT / "server" / "farrank_server")
     assert [path for path in paths if not any((room / path).exists() for room in rooms)] == []
 
@@ -63,7 +63,7 @@ def run_hook(hook: str, folder: Path, *files: str) -> subprocess.CompletedProces
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The project's settings over one file that no hook likes, in a room that imports upwards."""
+    """The project's settings with one file that every hook refuses, in a package that imports upwards."""
     for name in ("pyproject.toml", "buf.yaml"):
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "proto", tmp_path / "proto", ignore=shutil.ignore_patterns("__pycache__"))

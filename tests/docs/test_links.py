@@ -1,4 +1,4 @@
-"""Relative links lead somewhere."""
+"""Relative links lead to existing targets."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/local-first-stages.md: its configuration is one, and it lists the options that there are."""
+"""docs/local-first-stages.md: its configuration is valid, and it lists the existing options."""
 
 import re
 from dataclasses import MISSING, fields, is_dataclass
@@ -25,7 +25,7 @@ def test_the_configuration_is_one(tmp_path: Path) -> None:
 
 
 def options_of(kind: Any) -> dict[str, Any]:
-    """List the keys of a kind with their defaults, those of a part as `part.key`."""
+    """List the keys of a kind with their defaults; keys of a part are `part.key`."""
     found: dict[str, Any] = {}
     hints = get_type_hints(kind)
     for each in fields(kind):

@@ -1,4 +1,4 @@
-"""docs/metrics.md lists what a server shows: no metric more, none less, each with its type and labels."""
+"""docs/metrics.md lists exactly the server's metrics, each with its type and labels."""
 
 import re
 import urllib.request
@@ -20,7 +20,7 @@ ENDINGS = {"_seconds": "s", "_seconds_total": "s", "_bytes": "bytes", "_tokens":
 
 @pytest.fixture(scope="module")
 def listed() -> dict[str, tuple[str, frozenset[str]]]:
-    """Name → type and labels, as the page says."""
+    """Return the type and labels of each metric, as the page lists them."""
     rows = ROW.findall((ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"))
     names = [name for name, *_ in rows]
     assert len(names) == len(set(names))
@@ -55,7 +55,7 @@ def test_the_page_of_a_server_holds_what_is_listed(
             if sample.name.endswith("_created"):
                 continue
             name = sample.name if sample.name in listed else re.sub("_(bucket|count|sum)$", "", sample.name)
-            # A histogram's own label is listed nowhere; a gauge may have one of that name.
+            # The page never lists a histogram's own label `le`, but a gauge may have a label of that name.
             assert listed[name][1] == sample.labels.keys() - ({"le"} - listed[name][1]), name
 
 

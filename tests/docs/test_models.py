@@ -1,4 +1,4 @@
-"""The lines of docs/models.md are ones that `farrank serve` takes, for folders of the models' types."""
+"""`farrank serve` accepts the lines of docs/models.md, for folders of the models' types."""
 
 import json
 import re
@@ -42,7 +42,7 @@ PUBLISHED: dict[str, tuple[str, str, Callable[[], Tokenizer]]] = {
 
 
 def publish(folder: Path, model_type: str, architecture: str, tokenizer: Tokenizer) -> None:
-    """Write what a folder of that type has beside its weights, which a dry run does not read."""
+    """Write a folder of that type without its weights, which a dry run does not read."""
 
     def write(name: str, value: Any) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""docs/operations.md has a paragraph for every alert, and for nothing that is none."""
+"""docs/operations.md has a paragraph for every alert, and for nothing else."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_every_alert_has_a_paragraph_that_says_what_it_means_and_what_to_do() ->
 
 
 def test_bounds_of_the_paragraphs_are_the_alerts() -> None:
-    """Percentages of the rules stand in the words."""
+    """The paragraphs name the rules' percentages."""
     for name, alert in alerts().items():
         bound = re.search(r"(?:ratio|ratio_rate5m) > (0\.\d+)", alert["expr"])
         if bound and "latency" not in alert["expr"]:
@@ -62,7 +62,7 @@ def test_what_the_paragraphs_name_is_there() -> None:
         quoted = set(re.findall(r'"([A-Z][a-z ]+)"', text))
         assert quoted <= titles, name
         for code in re.findall(r"`([a-z]+[_.][a-z_.]+)`", text):
-            # Metrics are held to their own page, in test_metrics.py.
+            # tests/docs/test_metrics.py checks the metrics' own page.
             assert (
                 code.startswith("farrank_")
                 or code in keys

@@ -1,4 +1,4 @@
-"""What the README shows is what the project does."""
+"""The README's examples describe the project."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_json_call_works_by_reflection(commands: list[list[str]], server: Sp
 
 
 def farrank_lines(commands: Iterable[list[str]]) -> Iterable[tuple[dict[str, str], list[str]]]:
-    """Every call of the command, in a container too: the environment in front of it, and its arguments."""
+    """Return every call of the command, also in a container: its environment and its arguments."""
     for words in commands:
         variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
         if "farrank" in words:

@@ -1,4 +1,4 @@
-"""docs/training.md names what `make train-demo` does, and its commands are there."""
+"""docs/training.md describes `make train-demo`, and its commands exist."""
 
 import argparse
 import re

@@ -1,4 +1,4 @@
-"""A real server in a process of its own, over real sockets, with tiny rankers and a real index."""
+"""A real server in its own process, over real sockets, with tiny rankers and a real index."""
 
 import json
 import time
@@ -56,13 +56,13 @@ def client(server: SpawnedServer) -> Iterator[Client]:
 
 @pytest.fixture
 def metric(server: SpawnedServer, metric_of: Callable[..., float]) -> Callable[..., float]:
-    """Read a sample's value off the shared server's page."""
+    """Read a sample's value from the shared server's page."""
     return partial(metric_of, server)
 
 
 @pytest.fixture
 def metric_of() -> Callable[..., float]:
-    """Read a sample's value off a server's page, summed over the labels that are not given."""
+    """Read a sample's value from a server's page, summed over the labels that are not given."""
 
     def read(server: SpawnedServer, name: str, **labels: str) -> float:
         with urllib.request.urlopen(server.metrics_url) as page:
@@ -79,7 +79,7 @@ def metric_of() -> Callable[..., float]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait for what the server does a moment after it answered."""
+    """Wait for a change that the server makes a moment after its answer."""
 
     def wait(holds: Callable[[], bool]) -> None:
         ends_s = time.monotonic() + 120

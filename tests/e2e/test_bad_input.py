@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is a whole ranking or a clear refusal: never INTERNAL, never a hang."""
+"""Every input gets a complete ranking or a clear refusal: never INTERNAL, never a hang."""
 
 from collections.abc import Callable
 
@@ -119,7 +119,7 @@ def test_an_odd_document_is_scored_like_any_other(client: Client, family: str, t
     ranking = client.rerank("what is it", ["plain words", text], ranker=family, return_chunk_scores=True)
     assert {result.index for result in ranking.results} == {0, 1}
     odd = next(result for result in ranking.results if result.index == 1)
-    assert odd.score == odd.score  # no NaN
+    assert odd.score == odd.score  # not NaN
     assert odd.chunks
     if odd.deciding_passage is None:
         assert not text.strip("\x00\x01\x1b \n")
@@ -169,7 +169,7 @@ def test_bytes_that_are_no_request_are_the_callers_mistake(server: SpawnedServer
             request_serializer=lambda data: data,
             response_deserializer=pb.RerankResponse.FromString,
         )
-        # Field 1, two bytes, not UTF-8.
+        # Field 1 with two bytes that are not UTF-8.
         with pytest.raises(grpc.RpcError) as refused:
             call(b"\x0a\x02\xff\xfe", timeout=60)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""A server shows each counter and histogram at 0 before the first call, and calls bring no other series."""
+"""A server shows each counter and histogram at 0 before the first call, and calls add no other series."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def server(
 
 
 def counted(server: SpawnedServer) -> dict[Series, float]:
-    """The samples of the page's counters and histograms, except the process's own."""
+    """Return the samples of the page's counters and histograms, except the process's own."""
     with urllib.request.urlopen(server.metrics_url) as page:
         families = list(text_string_to_metric_families(page.read().decode()))
     return {
@@ -62,7 +62,7 @@ def counted(server: SpawnedServer) -> dict[Series, float]:
 
 def test_all_begin_at_0_and_no_call_brings_another_series(server: SpawnedServer, api_key: str) -> None:
     fresh = counted(server)
-    # What an instrument of the server's would be called on the page.
+    # The names that the server's instruments have on the page.
     instruments = [each for each in vars(Metrics()).values() if isinstance(each, Counter | Histogram)]
     expected = {
         f"{each._name}_total" if isinstance(each, Counter) else f"{each._name}_count" for each in instruments

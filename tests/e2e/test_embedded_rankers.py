@@ -1,4 +1,4 @@
-"""The rankers that come with the project: small, told where from, served by name, exported."""
+"""The rankers that come with the project: small, with their origin, served by name, exported."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ QUERY = "when was the lighthouse of Alexandria built?"
 ANSWER = "The lighthouse of Alexandria was built between 284 and 246 BC, in the reign of Ptolemy II. "
 OF_BREAD = "Bread is baked from flour, water, salt and yeast, and has been eaten for thousands of years. "
 OF_COTTON = "Cotton grows in warm countries and is spun into yarn, of which cloth for shirts is woven. "
-# The answer is beyond the first chunk of 128 tokens, and within the 2,048 that are read.
+# The answer is beyond the first chunk of 128 tokens, but within the 2,048 that are read.
 TEXTS = [OF_BREAD * 24, OF_BREAD * 15 + ANSWER + OF_COTTON * 8, OF_COTTON * 24, ANSWER]
 BREAD, DEEP, _, SHORT = range(4)
 
@@ -70,7 +70,7 @@ async def test_they_are_served_by_name_and_say_where_the_answer_stands() -> None
         wanted = [each.score for each in open_ranker(f"embedded:{name}").score(QUERY, TEXTS)]
         for result in answer.results:
             assert result.score == pytest.approx(wanted[result.index], abs=1e-3)
-        # The answer alone is best for all. Deep inside a document FirstP cannot see it.
+        # The answer alone is best for all rankers. FirstP cannot see it deep inside a document.
         assert answer.results[0].index == SHORT
         deep = next(each for each in answer.results if each.index == DEEP)
         if name == "firstp":
@@ -82,7 +82,7 @@ async def test_they_are_served_by_name_and_say_where_the_answer_stands() -> None
 
 
 def test_one_is_exported(tmp_path: Path) -> None:
-    """That with the largest head; the encoder is everybody's."""
+    """The one with the largest head is exported; all share the encoder."""
     name = "parade-rand-l2"
     with artifact_of(f"embedded:{name}", tmp_path / name) as (ranker, artifact):
         export = export_ranker(ranker, artifact, "onnx", "fp32", measured=MEASURED, calibration=CALIBRATION)

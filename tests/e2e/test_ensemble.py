@@ -1,4 +1,4 @@
-"""An ensemble served: one name, its members' mean, its members' names."""
+"""An ensemble served under one name: its members' mean, and their names."""
 
 import asyncio
 import urllib.request
@@ -74,7 +74,7 @@ async def test_the_answer_is_the_members_mean(client: AsyncClient, folder: Path)
 @in_one_loop
 async def test_ensemble_and_members_are_listed(client: AsyncClient) -> None:
     listed = {ranker.name: ranker for ranker in (await client.rankers()).rankers}
-    # The default ranker first, also where it is an ensemble.
+    # The default ranker comes first, also if it is an ensemble.
     assert list(listed) == ["all", "all/maxp", "all/avgp", "all/biencoder"]
     assert listed["all"].family == "ensemble"
     assert listed["all"].options["members"] == "all/maxp, all/avgp, all/biencoder"
@@ -105,7 +105,7 @@ async def test_a_call_is_refused_whole(client: AsyncClient) -> None:
 async def test_what_no_queue_could_hold_is_refused_for_good_and_what_one_can_is_answered_whole(
     folder: Path,
 ) -> None:
-    """Members are admitted together: one never waits for room that another of the same call has taken."""
+    """Members are admitted together: no member waits for room that another one of the same call has taken."""
     config = ServerConfig(
         rankers={"all": RankerConfig(str(folder))},
         listen=ListenConfig(port=0, metrics_port=None),
@@ -120,7 +120,7 @@ async def test_what_no_queue_could_hold_is_refused_for_good_and_what_one_can_is_
         with pytest.raises(InvalidArgument, match="max_queued_tokens 6000") as refused:
             await client.rerank(QUERY, too_many)
         assert refused.value.retry_after_s is None
-        # More than half of the queue: either all its members are taken in, or none of them.
+        # More than half of the queue: either all members are admitted, or none.
         calls = [client.rerank(QUERY, ["river " * 200] * 6) for _ in range(6)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         for each in answers:

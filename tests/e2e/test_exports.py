@@ -1,4 +1,4 @@
-"""A replica on exported rankers: the same scores, who made them, and what stops the start."""
+"""A replica on exported rankers: the same scores, the exports' origin, and the errors that stop the start."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ async def server(tiny_exports: dict[str, Path]) -> AsyncIterator[Replica]:
             "plain": RankerConfig(str(tiny_exports["maxp"]), runtime="torch"),
         },
         listen=ListenConfig(port=0, metrics_port=None),
-        # A device of its own choice could be a GPU, where these exports do not belong.
+        # By default the device could be a GPU, where these exports cannot run.
         device=DeviceConfig(name="cpu", threads=1),
     )
     async with Replica(config) as replica:
@@ -67,7 +67,7 @@ async def test_the_catalog_says_who_serves_and_why(server: Replica) -> None:
 
 
 def start(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a start says that ends with status 2."""
+    """Return the output of a start that ends with status 2."""
     assert main(["serve", "--port=0", "--metrics-port=none", *arguments]) == 2
     return capsys.readouterr().err
 

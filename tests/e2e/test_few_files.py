@@ -1,4 +1,4 @@
-"""A server that may open few files, and callers that open more connections than it has files."""
+"""A server that may open few files, and callers that open more connections than that."""
 
 import socket
 import subprocess
@@ -19,7 +19,7 @@ from support import forked
 
 FILES = 1024
 CONNECTIONS = 1100
-# The second limit is the hard one: the server raises the first.
+# The second value is the hard limit; the server raises the first.
 SERVE = f"""
 import resource, sys
 from farrank_cli.main import main
@@ -59,7 +59,7 @@ def server(tiny_rankers: dict[str, Path], log: Path) -> Iterator[SpawnedServer]:
 
 
 def is_healthy_over_grpc(server: SpawnedServer) -> bool:
-    # Not a connection that was there before.
+    # A new connection, not one that existed before.
     with grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         answer = HealthStub(channel).Check(HealthCheckRequest(), wait_for_ready=True, timeout=ANSWERED_S)
     return bool(answer.status == HealthCheckResponse.SERVING)

@@ -1,4 +1,4 @@
-"""Requests of many bytes that hold too much, at every door: refused before they become objects."""
+"""Requests with many bytes of tiny parts, at both endpoints: refused before they become objects."""
 
 import http.client
 import json
@@ -15,8 +15,8 @@ from farrank_cli.spawn import SpawnedServer, spawned_server
 
 METHOD = "/farrank.v1.RerankService/Rerank"
 
-# The bytes of what is refused are held, by the door and as they are handed on. A parser's objects would take
-# 50 times as much.
+# The bytes of a refused request are held twice: by the endpoint and as they are passed on. A parser's objects
+# would take 50 times as much.
 MOST_OF_ITS_BYTES = 4
 ROOM_BYTES = 32 * 2**20
 
@@ -63,7 +63,7 @@ def ask(server: SpawnedServer, door: str, size: int) -> Answer:
 
 
 def memory(server: SpawnedServer, name: str) -> int:
-    """What the kernel says of a process: VmRSS, or VmHWM, the most since the last `forget_most`. Bytes."""
+    """Return VmRSS of a process, or VmHWM, its peak since the last `forget_most`, in bytes."""
     lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 

@@ -1,4 +1,4 @@
-"""Texts that take long to read: who sends them keeps nobody else from an answer, and nothing for long."""
+"""Texts that take long to read: their caller delays no other caller, and occupies nothing for long."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from farrank_client import Client, RetryPolicy
 METHOD = "/farrank.v1.RerankService/Rerank"
 SMALL = ["the river rises in the mountains", "bread is baked from flour"]
 
-# Tokens without end, and no place to cut between them: 16 MB took a minute in one piece.
+# Many tokens without a word boundary: in one piece, 16 MB took a minute.
 LONG = "!" * 15_000_000
 
 
@@ -42,7 +42,7 @@ def client(server: SpawnedServer) -> Iterator[Client]:
 def being_read(
     server: SpawnedServer, metric_of: Callable[..., float], until: Callable[[Callable[[], bool]], None]
 ) -> Iterator[None]:
-    """Have long texts counted to their end, until that is abandoned."""
+    """Let the server count long texts to their end until the call is cancelled."""
     request = pb.RerankRequest(
         query="river",
         documents=[pb.Document(text=LONG)] * 3,
@@ -73,9 +73,9 @@ def test_small_calls_are_answered_while_long_texts_are_read_and_soon_after_these
             ask()
     process = psutil.Process(server.process.pid)
     before = process.cpu_times()
-    # Its threads are free, and its place is given back.
+    # The server's threads are free again, and the call's room is released.
     until(lambda: metric_of(server, "farrank_held_characters") == 0)
     ask()
     after = process.cpu_times()
-    # Some 30 ms of work; reading the texts to their end would take tens of seconds of it.
+    # Some 30 ms of processor time; reading the texts to their end would take tens of seconds of it.
     assert after.user + after.system - before.user - before.system < 3

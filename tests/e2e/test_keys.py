@@ -1,4 +1,4 @@
-"""A server process that asks for keys, and the clients that show them."""
+"""A server process that requires API keys, and clients that send them."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def keyed(tiny_rankers: dict[str, Path], tmp_path: Path, monkeypatch: pytest.Mon
     key = add_key(file, "team", {"rankers": ["biencoder"], "indexes": ["news"]})
     arguments = [f"--ranker={name}={tiny_rankers[name]}" for name in ("maxp", "biencoder")]
     arguments += [f"--keys={file}", f"--pid-file={pid_file}", "--http-port=0", "--log-level=debug"]
-    # What the server says on standard error, all of it.
+    # All output of the server on standard error.
     kept = os.dup(2)
     with log.open("wb") as opened:
         os.dup2(opened.fileno(), 2)
@@ -91,7 +91,7 @@ async def test_keys_of_a_running_server(
         with pytest.raises(AccessDenied, match="no ranker 'maxp' that key team may use"):
             team.rerank("river", ["a"], ranker="maxp")
 
-    # The command shows a key of a file or of a variable.
+    # The command takes its API key from a file or a variable.
     text, key_file = tmp_path / "text", tmp_path / "key"
     text.write_text("a river")
     key_file.write_text(f"{keyed.key}\n")
@@ -102,7 +102,7 @@ async def test_keys_of_a_running_server(
     assert farrank(*ask, key=keyed.key).returncode == 0
     assert farrank(*ask, "--api-key-file", key_file, key="wrong").returncode == 0
 
-    # So does a load test, through both doors.
+    # A load test does so, too, with both endpoints.
     for address in (server.address, f"cohere:{server.http_url}"):
         for key in (None, keyed.key):
             target = open_target(address, api_key=key)
@@ -119,7 +119,7 @@ async def test_keys_of_a_running_server(
     assert metric_of(server, "farrank_key_tokens_total", key="team") > 0
     assert metric_of(server, "farrank_unauthenticated_total", why="missing") == 4
 
-    # SIGHUP, through `farrank reload`; then a change that nobody tells of.
+    # SIGHUP, sent by `farrank reload`; then a change without a signal.
     second = add_key(keyed.file, "second", {"calls_per_s": 0.001})
     assert farrank("reload", "--pid-file", keyed.pid_file).stdout == "reloaded\n"
     with keyed.client(second) as caller:
@@ -133,7 +133,7 @@ async def test_keys_of_a_running_server(
     with keyed.client(keyed.key) as team, pytest.raises(AccessDenied, match="unknown here, or was revoked"):
         team.rerank("river", ["a"])
 
-    # What is wrong with the file is said, and changes nothing.
+    # A problem of the file is logged, and the old keys stay valid.
     keyed.file.write_text(f"{keyed.file.read_text()}\n[keys.third]\nsha256 = '{keyed.key}'\n{END_MARK}\n")
     failed = farrank("reload", "--pid-file", keyed.pid_file)
     assert failed.returncode == 1

@@ -1,4 +1,4 @@
-"""How a server begins and ends: ports, drains, signals, refusals at start."""
+"""The start and end of a server: ports, drains, signals, refusals at the start."""
 
 import math
 import shutil
@@ -55,17 +55,18 @@ def test_sigterm_reports_not_serving_refuses_new_calls_and_answers_the_admitted(
         health = health_pb2_grpc.HealthStub(channel)
         watched = health.Watch(health_pb2.HealthCheckRequest(service="farrank.v1.RerankService"))
         assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
-        # Waits for the connection, so that the late call below is refused by the server, not the network.
+        # The client waits for its connection, so that the server refuses the late call below, not the
+        # network.
         assert client.is_healthy()
         admitted = [callers.submit(client.rerank, "sea", LONG_TEXTS * 8, timeout_s=3600) for _ in range(8)]
         until(lambda: metric_of(server, "farrank_requests_in_flight", method="Rerank") == 8)
         server.process.terminate()
         assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        # Whoever has not taken notice of that is still answered, and refused a moment later.
+        # A caller that has not noticed is still answered, and refused a moment later.
         with pytest.raises(Unavailable, match="draining"):  # noqa: PT012
             while True:
                 client.rerank("sea", ["late"])
-        # A supervisor that ended the process for it would lose what is admitted.
+        # A supervisor that killed the process for this would lose admitted calls.
         alive = health.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=60)
         assert alive.status == health_pb2.HealthCheckResponse.SERVING
         page = server.metrics_url.removesuffix("/metrics")
@@ -148,7 +149,7 @@ def test_certificates_that_cannot_be_used_stop_the_start(
 
 
 def test_a_failed_start_leaves_no_port_open() -> None:
-    # An address of loopback at which nothing else listens meanwhile.
+    # A loopback address on which no other process listens.
     host = "127.0.0.77"
     with socket.create_server((host, 0)) as free:
         port = free.getsockname()[1]
@@ -194,7 +195,7 @@ def test_what_cannot_be_served_stops_the_start_with_one_line(
     [
         ("bit", "model.safetensors is damaged: its weights have the digest"),
         ("nan", "word_embeddings.weight has values that are not finite numbers"),
-        # Each a finite number, and their products are none.
+        # Each weight is a finite number, but their products are not.
         ("large", "gives a document the score nan, which is no finite number"),
     ],
 )
@@ -237,7 +238,7 @@ def test_offered_too_much_it_answers_what_it_can_and_refuses_the_rest_clearly(
     ):
         began_s = time.monotonic()
         client.rerank("sea", LONG_TEXTS, timeout_s=250)
-        # Time for some of 30 calls at once, and not for all, however fast this machine is now.
+        # Time for some of 30 calls at once, but not for all, however fast this machine is now.
         timeout_s = 10 * (time.monotonic() - began_s)
 
         def ask(number: int) -> str:
@@ -250,7 +251,7 @@ def test_offered_too_much_it_answers_what_it_can_and_refuses_the_rest_clearly(
             return "answered"
 
         statuses: list[str] = []
-        # A machine that slows down after the first call makes a round late as a whole.
+        # A machine that slows down after the first call makes a whole round late.
         for _ in range(5):
             statuses += callers.map(ask, range(60))
             if {"answered", "refused"} <= set(statuses):

@@ -1,4 +1,4 @@
-"""Documents far longer than a bi-encoder's window: read to their end from a text and from an index."""
+"""Documents far longer than a bi-encoder's window, read to their end from a text and from an index."""
 
 import json
 import threading
@@ -54,7 +54,7 @@ def server(
 
 @dataclass
 class Checks:
-    """Health checks, one after the other, for as long as the block lasts."""
+    """Runs health checks, one after the other, until the block is left."""
 
     address: str
     answers: list[int]
@@ -76,7 +76,7 @@ class Checks:
 
 
 def read_to_the_end(ranking: Ranking, length: int) -> float:
-    """Check that the long document's chunks leave no gap from its beginning to its end; give its score."""
+    """Check that the long document's chunks leave no gap. Returns its score."""
     found = next(each for each in ranking.results if each.id == "long")
     assert (found.tokens_cut, found.characters_cut) == (0, 0)
     assert found.chunks[0].start == 0

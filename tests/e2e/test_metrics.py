@@ -1,4 +1,4 @@
-"""What /metrics says after calls of every kind."""
+"""/metrics after calls of every kind."""
 
 import urllib.request
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def test_a_call_is_counted_at_every_stage(
         of_batches = gained["farrank_padded_tokens_total"], gained["farrank_batch_tokens_sum"]
         return all(gained.values()) and of_batches == (ranking.usage.padded_tokens,) * 2
 
-    # The device's thread counts its work once the answer is on its way.
+    # The device's thread counts its work when the answer is already on its way.
     until(is_counted)
     assert gained["farrank_encoded_chunks_total"] == gained["farrank_batch_pairs_sum"] == ranking.usage.pairs
     assert (
@@ -76,7 +76,7 @@ def test_failures_are_counted_by_code_and_where_they_were_noticed(
         client.rerank("", TEXTS)
     with pytest.raises(NotFound):
         client.rerank("q", TEXTS, ranker="a-name-of-the-callers-own")
-    # Seconds of work.
+    # This takes seconds of work.
     request = pb.RerankRequest(query="q", options=pb.RerankOptions(ranker="biencoder"))
     request.documents.extend(pb.Document(text=f"{n} the river and the sea " * 700) for n in range(40))
     with (

@@ -1,4 +1,4 @@
-"""A Hugging Face folder of a ModernBERT is served as it lies there: whole, in windows, and exported."""
+"""A Hugging Face folder of a ModernBERT is served as it is: whole, in windows, and exported."""
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -28,7 +28,7 @@ in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Folders as published: a cross-encoder and a bi-encoder; and an artifact with an export."""
+    """Folders as published, of a cross-encoder and a bi-encoder, and an artifact with an export."""
     made = tmp_path_factory.mktemp("modernbert")
     folders = {name: made / name for name in ("pair", "dual", "whole")}
     saved = save_tokenizer(byte_pairs(), folders["pair"], "modernbert")
@@ -48,7 +48,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     with torch.random.fork_rng():
         torch.manual_seed(7)
         AutoModelForSequenceClassification.from_config(config).save_pretrained(folders["pair"])
-    # As gte-modernbert-base: [CLS], though its config.json says that a classifier would read the mean.
+    # As in gte-modernbert-base: [CLS], although its config.json says that a classifier would read the mean.
     body = Transformer(str(folders["pair"]), max_seq_length=8192)
     dual = SentenceTransformer(modules=[body, Pooling(32, pooling_mode="cls")], device="cpu")
     dual.save(str(folders["dual"]), create_model_card=False)

@@ -1,4 +1,4 @@
-"""A replica on streams: no padding, the scores of every ranker offline, and what stops the start."""
+"""A replica on streams: no padding, every ranker's offline scores, and the errors that stop the start."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from farrank_server.replica import Replica
 
 QUERY = "where does the river rise"
 DOCUMENTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 1, 30, 200, 400)]
-# What features may be: vectors, logits, tokens of one layer and of all, of queries alone, and of both texts.
+# All kinds of features: vectors, logits, tokens of one layer and of all, of queries alone, and of both texts.
 FAMILIES = (
     "maxp",
     "cross-encoder",

@@ -1,4 +1,4 @@
-"""Every family with a bf16 encoder, under callers that come and go; long inputs on the default settings."""
+"""Every family with a bf16 encoder, with callers that come and go; long inputs with the default settings."""
 
 import asyncio
 import json
@@ -27,8 +27,8 @@ DOCUMENTS = [" ".join(WORDS[(n * 5 + i * 7) % len(WORDS)] for i in range(n)) for
 CALLS = 54
 ONCE = RetryPolicy(max_attempts=1)
 
-# bf16 keeps 8 bits, the last of which may turn with the shape of a batch. Sums over all tokens add such turns
-# up, and a token may move to another bin (DRMM) or off the sharp kernel (KNRM).
+# bf16 keeps 8 bits, and the last one may change with the shape of a batch. Sums over all tokens add such
+# changes, and a token may move to another bin (DRMM) or off the sharp kernel (KNRM).
 BOUND = dict.fromkeys(FAMILIES, 2e-3) | {"cedr-knrm": 0.1, "cedr-drmm": 0.5, "neural-model1": 1e-2}
 
 
@@ -50,7 +50,7 @@ def offline(tiny_rankers: dict[str, Path]) -> dict[str, list[DocumentScore]]:
 async def test_all_families_at_once_score_as_offline_while_callers_leave(
     server: SpawnedServer, offline: dict[str, list[DocumentScore]]
 ) -> None:
-    """A third of the calls is cancelled on its way; the others' scores are their rankers' own."""
+    """A third of the calls is cancelled in flight; the others have their rankers' own scores."""
     drawn = random.Random(11)
     families = list(FAMILIES)
 
@@ -83,7 +83,7 @@ async def test_all_families_at_once_score_as_offline_while_callers_leave(
 async def test_an_input_longer_than_a_usual_batch_is_served_as_it_is(
     tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    """A LongP ranker's 1,466 positions are more than a CPU's batches hold unless somebody says otherwise."""
+    """A LongP ranker's 1,466 positions exceed a CPU's default batches."""
     backbone = Path(shutil.copytree(tiny_backbone, tmp_path / "backbone"))
     config = json.loads((backbone / "config.json").read_text()) | {"max_position_embeddings": 2048}
     (backbone / "config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""A replica on published graphs: found beside a configuration alone, and answering as the weights would."""
+"""A replica on published graphs: found next to a configuration without weights, with the weights' answers."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A cross-encoder and a bi-encoder with graphs; the weights that are read here are elsewhere."""
+    """A cross-encoder and a bi-encoder with graphs. The weights for comparison are in another folder."""
     folder = tmp_path_factory.mktemp("published")
     for name in ("cross-encoder", "biencoder"):
         (folder / name).mkdir()
@@ -97,7 +97,7 @@ async def test_the_catalog_says_which_graph_serves_and_that_its_parity_is_unknow
 
 
 def start(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a start says that ends with status 2."""
+    """Return the output of a start that ends with status 2."""
     assert main(["serve", "--port=0", "--metrics-port=none", "--device=cpu", *arguments]) == 2
     return capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Real servers behind one client, under load, while one drains, one is killed and one stops to answer."""
+"""Real servers behind one client, under load, while one drains, one is killed and one hangs."""
 
 import asyncio
 import signal
@@ -16,7 +16,7 @@ from farrank_client import AsyncClient, FarrankError, RetryPolicy
 from farrank_client.destination import BALANCED_KEEPALIVE_S, BALANCED_KEEPALIVE_TIMEOUT_S
 from support.waiting import until
 
-# How long clients may take to leave a replica: far below a second on a quiet machine.
+# The longest that clients may take to leave a replica. On a quiet machine it is far below a second.
 LEFT_S = 60.0
 SILENT_S = BALANCED_KEEPALIVE_S + BALANCED_KEEPALIVE_TIMEOUT_S + LEFT_S
 
@@ -25,7 +25,7 @@ ONCE = RetryPolicy(max_attempts=1)
 
 @pytest.fixture
 def servers(tiny_rankers: dict[str, Path]) -> Iterator[list[SpawnedServer]]:
-    """Four, whose rankers have versions of their own: an answer shows whose it is."""
+    """Four servers whose rankers have different versions: an answer shows which server it is from."""
     with ExitStack() as opened, ThreadPoolExecutor(4) as starting:
 
         def start(number: int) -> SpawnedServer:
@@ -37,13 +37,13 @@ def servers(tiny_rankers: dict[str, Path]) -> Iterator[list[SpawnedServer]]:
         started = list(starting.map(start, range(4)))
         yield started
         for each in started:
-            # One that is stopped would not hear that it is to end.
+            # A stopped process would not receive SIGTERM.
             each.process.send_signal(signal.SIGCONT)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A call: who answered, or the type of what was raised."""
+    """The end of a call: the answering server, or the type of the error."""
 
     server: str
     error: type[FarrankError] | None
@@ -51,7 +51,7 @@ class Outcome:
 
 @dataclass
 class Load:
-    """Callers that ask one after the other; each kind has a client of its own, and all that became of it."""
+    """Callers that send one call after the other. Each kind has its own client; all outcomes are kept."""
 
     kinds: defaultdict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
     ending: asyncio.Event = field(default_factory=asyncio.Event)
@@ -67,7 +67,7 @@ class Load:
             await asyncio.sleep(0.02)
 
     async def shared_by(self, servers: int, within_s: float) -> None:
-        """Wait until the last 60 calls without retries were all answered, by that many servers."""
+        """Wait until that many servers have answered the last 60 calls, without retries."""
 
         def shared() -> bool:
             last = self.kinds["once"][-60:]
@@ -98,7 +98,7 @@ async def test_replicas_that_drain_die_or_hang_lose_their_share_and_no_call(
             for _ in range(number):
                 callers.create_task(load.ask(kind, client, timeout_s))
         await load.shared_by(4, LEFT_S)
-        # What keeps it draining, so that it is there to be asked.
+        # This call keeps it draining, so that it can still be called.
         long_call = asyncio.create_task(
             beside.rerank("sea", ["the river meets the sea " * 280] * 150, timeout_s=600)
         )
@@ -116,7 +116,7 @@ async def test_replicas_that_drain_die_or_hang_lose_their_share_and_no_call(
         stopped.process.send_signal(signal.SIGCONT)
         await load.shared_by(2, LEFT_S)
 
-        # Leaving the group waits for every caller: no call is left without an end.
+        # Leaving the group waits for every caller, so that every call has an outcome.
         load.ending.set()
 
     assert {each.error for each in load.kinds["retried"]} == {None}
@@ -124,5 +124,5 @@ async def test_replicas_that_drain_die_or_hang_lose_their_share_and_no_call(
         kind: {each.error.__name__ for each in found if each.error} for kind, found in load.kinds.items()
     }
     assert refusals["once"] <= {"Unavailable"}
-    # Where less time is left than the pause before the next try, the reason is told at once.
+    # If less time is left than the pause before a retry, the error is raised at once.
     assert refusals["short"] <= {"DeadlineExceeded", "Unavailable"}

@@ -1,4 +1,4 @@
-"""The main job over real sockets: every answer is the one that the ranker gives offline."""
+"""The main path over real sockets: every answer equals the ranker's offline scores."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -135,7 +135,7 @@ def test_a_dual_ranker_encodes_the_same_documents_once(
 
     before = encoded_chunks()
     first = client.rerank(QUERY, fresh, ranker=family, return_chunk_scores=True)
-    # The device's thread counts its work once the answer is on its way.
+    # The device's thread counts its work when the answer is already on its way.
     until(lambda: encoded_chunks() >= before + first.usage.chunks)
     encoded = encoded_chunks()
     again = client.rerank(QUERY, fresh, ranker=family, return_chunk_scores=True)

@@ -1,4 +1,4 @@
-"""What a server does with signals, as docs/operations.md has it."""
+"""The server's reactions to signals, as in docs/operations.md."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def test_sighup_reads_the_objective_anew_and_sigterm_drains(
         file.write_text(json.dumps({**tree, **ranker}))
 
     configure(5.0, 0.99, 2)
-    # What the server says on standard error.
+    # The server's output on standard error.
     kept = os.dup(2)
     with log.open("wb") as opened:
         os.dup2(opened.fileno(), 2)

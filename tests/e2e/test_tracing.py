@@ -1,4 +1,4 @@
-"""Traces of a server process, its search process and its client, as a collector takes them."""
+"""Traces of a server process, its search process and its client, as a collector receives them."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from support.otlp_collector import Collector, collecting
 CALL = "farrank.v1.RerankService/SearchAndRerank"
 RERANK = "farrank.v1.RerankService/Rerank"
 
-# A word that nothing else holds.
+# A word that no other text contains.
 MARK = "quokkasaurus"
 
 
@@ -34,7 +34,7 @@ def collector() -> Iterator[Collector]:
 def traced(
     collector: Collector, tiny_rankers: dict[str, Path], index_folder: Path
 ) -> Iterator[SpawnedServer]:
-    """A server that traces what its callers trace, and nothing of its own accord."""
+    """A server that traces only calls that their callers trace."""
     arguments = [f"--ranker={name}={tiny_rankers[name]}" for name in ("maxp", "biencoder")]
     arguments += [f"--index=things={index_folder}", "--http-port=0", "--log-level=error"]
     arguments += [f"--set=tracing.endpoint={collector.url}", "--set=tracing.sample_ratio=0"]
@@ -48,7 +48,7 @@ def traced(
 
 @pytest.fixture(scope="module")
 def tracer() -> trace.Tracer:
-    """An application's own."""
+    """An application's own tracer."""
     return TracerProvider(shutdown_on_exit=False).get_tracer("an application")
 
 
@@ -72,9 +72,9 @@ async def test_a_call_is_one_trace_from_its_caller_to_lucene(
     for stage in (each.span for each in spans if each.name in stages):
         assert stage.parent_span_id == call.span.span_id, stage.name
         assert stage.start_time_unix_nano <= stage.end_time_unix_nano
-        # Clocks of one machine, one of which may be set meanwhile.
+        # The clocks are of one machine, but one may be set in the meantime.
         assert abs(stage.start_time_unix_nano - call.span.start_time_unix_nano) < 60e9
-    # Lucene's own, of another process, under the search.
+    # Lucene's own span, from another process, is a child of the search.
     assert lucene.span.parent_span_id == searched.span.span_id
     assert lucene.process["process.pid"] != call.process["process.pid"] == traced.process.pid
     assert (call.process["service.name"], lucene.process["service.name"]) == ("farrank", "farrank-search")
@@ -82,7 +82,7 @@ async def test_a_call_is_one_trace_from_its_caller_to_lucene(
     assert {each["x-tenant"] for each in collector.headers} == {"ours"}
     assert lucene.facts["farrank.index"] == searched.facts["farrank.index"] == "things"
     assert 0 <= lucene.facts["farrank.waited_seconds"] < 60
-    # What it was, in figures.
+    # The figures of the call.
     usage = ranking.usage
     assert (call.facts["farrank.tokens"], call.facts["farrank.chunks"]) == (usage.tokens, usage.chunks)
     assert (call.facts["rpc.method"], call.facts["rpc.grpc.status_code"]) == ("SearchAndRerank", 0)
@@ -94,7 +94,7 @@ async def test_a_call_is_one_trace_from_its_caller_to_lucene(
     }
     assert sum(each.facts["farrank.inputs"] for each in on_device) == usage.pairs
     assert sum(each.facts["farrank.tokens"] for each in on_device) == usage.tokens
-    # A batch is a trace of its own, and it and the call lead to each other.
+    # A batch is a trace of its own, and call and batch link to each other.
     batches = collector.spans("batch")
     assert {each.span.span_id for each in batches} == set.union(*(each.links for each in on_device))
     assert {link for each in batches for link in each.links} == {call.span.span_id}
@@ -112,7 +112,7 @@ async def test_calls_that_nobody_traces_are_none(
         await client.rerank("river", ["the river"])
         with unsampled.start_as_current_span("asking") as silent:
             await client.rerank("river", ["the river"])
-        # What came later is there.
+        # Later spans are there, too.
         with tracer.start_as_current_span("asking") as asking:
             await client.rerank("river", ["the river"])
         await collector.collected(1, RERANK, trace.format_trace_id(asking.get_span_context().trace_id))
@@ -141,7 +141,7 @@ async def test_a_call_through_http_and_one_that_fails(traced: SpawnedServer, col
     (late,) = await collector.collected(1, RERANK, trace_id)
     assert late.facts["rpc.grpc.status_code"] == 4
     assert late.span.status.code == Status.STATUS_CODE_ERROR
-    # An exception's words could be a caller's.
+    # An exception's message could contain a caller's words.
     assert not late.span.status.message
     assert not late.span.events
     assert not [body for body in collector.bodies if MARK.encode() in body]

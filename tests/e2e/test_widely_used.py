@@ -1,4 +1,4 @@
-"""Static embeddings, cut vectors and prompted models are served as they lie there, and exported."""
+"""Static embeddings, cut vectors and prompted models are served as they are, and exported."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A Hugging Face folder of a language model that answers is served as it lies there, and exported."""
+"""A Hugging Face folder of a generative language model is served as it is, and exported."""
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -96,7 +96,7 @@ async def test_a_served_score_and_its_passage_are_the_rankers(
         passage = result.deciding_passage
         assert passage is not None
         assert (passage.start, passage.end) == (deciding.start, deciding.end)
-        # What the model read there is what the span says.
+        # The span is the text that the model read there.
         tokens = ranker.reader.tokenizer.tokenizer
         read = tokens.decode(deciding.ids.tolist(), skip_special_tokens=False)  # bytes count as such
         assert read.removeprefix(" ") == text[deciding.start : deciding.end].removeprefix(" ")

@@ -1,4 +1,4 @@
-"""One queue before k servers, held to formulas that are known."""
+"""One queue for k servers, compared with known formulas."""
 
 import math
 import random
@@ -10,7 +10,7 @@ from farrank_bench.scaling.one_queue import long_run_s, waits_s
 
 
 def test_calls_in_their_order_to_whichever_server_is_free_first() -> None:
-    # Of two servers the first is busy until 3, the second until 1.5, then until 2.5.
+    # The first of two servers is busy until 3, the second until 1.5 and then until 2.5.
     assert waits_s([0.0, 0.5, 1.0, 2.0], [3.0, 1.0, 1.0, 1.0], 2) == [0.0, 0.0, 0.5, 0.5]
     assert waits_s([0.0, 0.5, 1.0, 2.0], [3.0, 1.0, 1.0, 1.0], 4) == [0.0] * 4
     with pytest.raises(ValueError, match="servers: 0"):

@@ -1,4 +1,4 @@
-"""Real servers whose devices sleep, under the bench's own load, by every way that needs no Ray."""
+"""Real servers whose devices sleep, under the benchmark's own load, in every way that does not need Ray."""
 
 import json
 import subprocess
@@ -89,7 +89,7 @@ def test_mixed_calls_are_mostly_small_and_their_work_is_mostly_large() -> None:
 def test_processes_send_calls_together(addresses: Sequence[str], senders: Callers) -> None:
     weighted = json.dumps({"loadBalancingConfig": [{"weighted_round_robin": {"enableOobLoadReport": True}}]})
     for options in ([], [("grpc.service_config", weighted)]):
-        # Nine calls: one of them has 100 documents, and both processes send some.
+        # Nine calls: one of them has 100 documents, and both processes send some of them.
         senders.begin(",".join(addresses), options, MIXED, 10.0, 1.0, seed=5)
         samples = senders.samples()
         assert [each.due_s for each in samples] == sorted(each.due_s for each in samples)
@@ -126,7 +126,7 @@ def test_a_call_is_a_batch_of_its_own_and_takes_what_it_should(addresses: Sequen
 def test_every_way_reaches_all_replicas(
     addresses: Sequence[str], senders: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Both improve the figures of a report, which no assertion here depends on.
+    # Both values improve the figures of a report, but no assertion here depends on them.
     monkeypatch.setattr("farrank_bench.scaling.__main__.WARM_UP_S", 0.2)
     monkeypatch.setattr("farrank_bench.scaling.load.CONNECT_S", 0.1)
     both = {ways.CLIENT: ways.by_client(addresses), ways.ENVOY: ways.by_envoy(addresses)}
@@ -134,7 +134,7 @@ def test_every_way_reaches_all_replicas(
     for name in both:
         for count in PLAN.counts:
             for loaded in found.closed[name, count]:
-                # A device at work the whole time gives that, and what is faster cannot be.
+                # A busy device reaches this rate, and no device can exceed it.
                 assert 1 < loaded.per_s <= 1.2 * count / (TOKEN_S * MIN_TOKENS)
                 assert loaded.busy.own > 0
         assert found.latencies[name, 2][0].calls > 1
@@ -148,7 +148,7 @@ def test_an_answer_to_another_call_is_a_failure(
     from farrank_bench.scaling import callers as asking
 
     calls = iter([replace(call_of(40), query="two words")] * 1000)
-    # The second word of the query is cut, and is no part of an input.
+    # The query's second word is cut, so it is not part of an input.
     assert closed_load(addresses[0], 1, 0.0, 0.2, calls).samples
     monkeypatch.setattr(asking, "SPECIAL_TOKENS", 2)
     with pytest.raises(ContenderFailed, match="wrong answer"):
@@ -165,9 +165,9 @@ def test_latency_counts_from_when_a_call_was_due_and_stands_beside_one_queue(
     assert seen.p50 <= seen.p99
     assert seen.p99 >= seen.p99_same_arrivals - 1
 
-    # Ten calls at once, each of a second, before two devices: the last ones wait for four others.
+    # Ten calls of a second each at once for two devices: the last ones wait for four others.
     samples = [
-        # The server counts a batch for both calls in it; the reference is the work alone.
+        # The server counts a batch for both calls in it; the reference counts only each call's own work.
         Sample(0.0, 0.0, 1.0 + place // 2, OK, "", {"inference": 9.0, "queue": 0.0}, {"tokens": 500})
         for place in range(10)
     ]
