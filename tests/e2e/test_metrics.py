@@ -40,23 +40,22 @@ def test_a_call_is_counted_at_every_stage(
         s: metric("farrank_stage_duration_seconds_count", ranker="sump", stage=s) for s, _ in names_by_stage
     }
     ranking = client.rerank("river " * 40, TEXTS, ranker="sump")
-    gained: dict[str, float] = {}
+    usage, gained = ranking.usage, dict[str, float]()
+    exact = {
+        "farrank_encoded_chunks_total": usage.pairs,
+        "farrank_batch_pairs_sum": usage.pairs,
+        "farrank_padded_tokens_total": usage.padded_tokens,
+        "farrank_batch_tokens_sum": usage.padded_tokens,
+        "farrank_document_chunks_count": 3,
+        "farrank_cut_tokens_total": 8,
+    }
 
     def is_counted() -> bool:
         gained.update({name: metric(name, **labels) - before[name] for name, labels in names.items()})
-        of_batches = gained["farrank_padded_tokens_total"], gained["farrank_batch_tokens_sum"]
-        return all(gained.values()) and of_batches == (ranking.usage.padded_tokens,) * 2
+        return all(gained.values()) and exact.items() <= gained.items()
 
     # The device's thread counts its work when the answer is already on its way.
     until(is_counted)
-    assert gained["farrank_encoded_chunks_total"] == gained["farrank_batch_pairs_sum"] == ranking.usage.pairs
-    assert (
-        gained["farrank_padded_tokens_total"]
-        == gained["farrank_batch_tokens_sum"]
-        == ranking.usage.padded_tokens
-    )
-    assert gained["farrank_document_chunks_count"] == 3
-    assert gained["farrank_cut_tokens_total"] == 8
     for stage, count in stages.items():
         now = metric("farrank_stage_duration_seconds_count", ranker="sump", stage=stage)
         assert now == count + 1

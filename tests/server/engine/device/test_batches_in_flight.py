@@ -460,7 +460,8 @@ async def test_time_behind_another_batch_is_queueing_and_no_work(open_steps: Ope
         device.step(ALL)
         await first
         outcome = await many
-        await until(lambda: bench.count("farrank_batch_pairs_count", ranker="maxp") == len(device.batches))
+        counted = "farrank_batch_duration_seconds_count"
+        await until(lambda: bench.count(counted, ranker="maxp") == len(device.batches))
         elapsed_s = time.monotonic() - began_s
         assert len(device.seconds) >= 6
         worked_s = sum(device.seconds)
