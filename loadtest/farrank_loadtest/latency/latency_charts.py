@@ -136,7 +136,8 @@ def percentiles_chart(sweep: Sweep) -> Figure:
         furthest = max(furthest, count)
         # One in `ones` answers is slower: 2 is the median, 100 the 99th percentile.
         ones = np.geomspace(1.0, max(2.0, count), 200)
-        values_ms = [_milliseconds(100.0 * (1.0 - 1.0 / one))(step.whole) for one in ones]
+        shares = list(100.0 * (1.0 - 1.0 / ones))
+        values_ms = [1e3 * each for each in step.whole.latency.percentiles_s(shares)]
         style = "--" if step.generator_bound else "-"
         label = sweep.plan.describe_load(step.amount)
         axes.plot(ones, values_ms, style, color=colour, linewidth=LINE, label=label)

@@ -91,7 +91,7 @@ def _summary(histogram: Histogram) -> dict[str, float]:
     return {
         "count": histogram.count,
         "mean": histogram.mean_s,
-        **{name: histogram.percentile_s(percent) for name, percent in PERCENTS.items()},
+        **dict(zip(PERCENTS, histogram.percentiles_s([*PERCENTS.values()]), strict=True)),
         "max": histogram.max_s,
     }
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from hdrh.histogram import HdrHistogram
 
@@ -55,12 +56,18 @@ class Histogram:
 
     def percentile_s(self, percent: float) -> float:
         """Give the smallest duration that `percent` of them do not exceed; 0 without any."""
+        return self.percentiles_s([percent])[0]
+
+    def percentiles_s(self, percents: Sequence[float]) -> list[float]:
+        """Give several percentiles in the time of one."""
         if not self.count:
-            return 0.0
+            return [0.0] * len(percents)
         # The library rounds to the nearest rank, which is too low half of the time, hence the ceiling. The
         # rounding error of a float must not raise it by one rank.
-        rank = math.ceil(percent / 100 * self.count - 1e-9)
-        return float(self._counts.get_value_at_percentile(100 * rank / self.count)) / _SECOND_US
+        ranks = [math.ceil(percent / 100 * self.count - 1e-9) for percent in percents]
+        shares = [100 * rank / self.count for rank in ranks]
+        found = self._counts.get_percentile_to_value_dict(shares)
+        return [float(found[share]) / _SECOND_US for share in shares]
 
 
 class Recorder:

@@ -23,7 +23,9 @@ def test_percentiles_are_numpys_to_three_digits(values_s: list[float]) -> None:
     histogram = filled(values_s)
     wanted = np.percentile(values_s, PERCENTS, method="inverted_cdf")
     # A microsecond is the smallest step, a thousandth the smallest part.
-    assert [*map(histogram.percentile_s, PERCENTS)] == pytest.approx(list(wanted), rel=1.1e-3, abs=1.1e-6)
+    found_s = histogram.percentiles_s(PERCENTS)
+    assert found_s == pytest.approx(list(wanted), rel=1.1e-3, abs=1.1e-6)
+    assert [*map(histogram.percentile_s, PERCENTS)] == found_s
     assert histogram.count == len(values_s)
     assert histogram.mean_s == pytest.approx(np.mean(values_s), rel=1e-3, abs=1.1e-6)
     assert histogram.max_s == pytest.approx(max(values_s), rel=1e-3, abs=1.1e-6)
@@ -48,6 +50,7 @@ def test_histograms_add_up_to_the_histogram_of_all() -> None:
 def test_without_a_value_everything_is_zero_and_extremes_are_kept() -> None:
     nothing = Histogram()
     assert (nothing.count, nothing.mean_s, nothing.max_s, nothing.percentile_s(99)) == (0, 0, 0, 0)
+    assert nothing.percentiles_s([50, 99]) == [0, 0]
     extremes = filled([0.0, 1e9])
     assert extremes.percentile_s(1) == pytest.approx(1e-6)
     assert extremes.max_s == pytest.approx(3600, rel=1e-3)
