@@ -1,4 +1,4 @@
-"""Certificates are replaced while a server runs: handshakes at both doors have what the files hold then."""
+"""Certificates are replaced while a server runs: handshakes at both endpoints use the current files."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from support.tls_files import TlsFiles
 
 
 def issued(folder: Path) -> TlsFiles:
-    """What a new authority issues."""
+    """Issue certificates from a new authority."""
     folder.mkdir()
     files = TlsFiles(folder / "authority.pem", folder / "certificate.pem", folder / "private_key.pem")
     authority = trustme.CA()
@@ -125,7 +125,7 @@ async def test_each_handshake_has_the_certificates_of_its_time(
         assert await let_in(second) == (True, True)
         assert await let_in(first) == (False, False)
 
-        # What cannot be used changes nothing, and is said once.
+        # Unusable files change nothing, and are reported once.
         served.certificate.write_bytes(first.certificate.read_bytes())
         assert await let_in(second) == (True, True)
         said = [each for each in caplog.messages if "stay as they are" in each]
@@ -155,10 +155,10 @@ async def test_a_kept_tls_session_does_not_let_in_whom_the_new_authority_would_r
         return {name for name, each in callers.items() if await asyncio.to_thread(each.is_let_in, replica)}
 
     async with Replica(config) as replica:
-        # HTTP's TLS 1.2 has a cache of sessions that cannot be turned off.
+        # TLS 1.2 over HTTP has a cache of sessions that cannot be turned off.
         assert await let_in() == callers.keys() - {("http", "TLSv1_2")}
         assert await let_in() == callers.keys() - {("http", "TLSv1_2")}
-        # The server's own certificate stays.
+        # The server's own certificate does not change.
         put(replace(first, authority=second.authority), served)
         await replica.reload()
         assert await let_in() == set()

@@ -1,4 +1,4 @@
-"""The sockets: what cannot be listened at, certificates that cannot be used, connections that grow old."""
+"""The sockets: addresses that cannot be used, certificates that cannot be used, connections that age."""
 
 import asyncio
 import socket
@@ -96,7 +96,7 @@ async def test_an_old_connection_is_replaced_and_loses_no_call() -> None:
 
 
 async def test_pings_every_two_seconds_are_welcome() -> None:
-    """As clients send them that balance; gRPC's own limit, five minutes, ends the connection at the third."""
+    """Balancing clients send such pings. gRPC's default limit of 5 minutes would end the connection."""
     listener = GrpcListener(ListenConfig(port=0, metrics_port=None), LimitsConfig())
     handler: Any = grpc.unary_unary_rpc_method_handler(_peer)
     await listener.open(grpc.method_handlers_generic_handler("test", {"Peer": handler}))

@@ -24,7 +24,7 @@ from support.waiting import until
 
 
 class Held:
-    """A method whose calls wait until they are let go, all together."""
+    """A method whose calls wait until all are released together."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -56,7 +56,7 @@ def channel_to(listener: GrpcListener) -> grpc.aio.Channel:
 def arrive(attacker: Attacker, calls: int, method: str) -> None:
     """Send calls on a new connection, and wait until the server has read them all.
 
-    That needs no turn of the event loop: gRPC's core reads frames and answers pings in threads of its own.
+    This needs no turn of the event loop: gRPC's core reads frames and answers pings in its own threads.
     """
     connection = attacker.open(GRPC)
     Calls(calls, method).run(attacker)
@@ -80,7 +80,7 @@ async def test_a_health_check_does_not_wait_behind_calls_that_have_not_begun() -
         # Called for each health check.
         listener.report_load(backlog_s)
         with closing(Attacker({GRPC: listener.port}, "127.0.0.2")) as attacker:
-            # The event loop takes no turn until all of them are there.
+            # The event loop takes no turn until all of them have arrived.
             arrive(attacker, count, "/test/Call")
             arrive(attacker, 1, CHECK)
             await until(lambda: held.now == count and len(begun_before) == 1)
@@ -103,7 +103,7 @@ async def test_many_calls_that_have_not_begun_cost_another_caller_no_call() -> N
 async def test_metadata_is_bounded() -> None:
     async with opened(_echo) as listener, channel_to(listener) as channel:
         call: Any = channel.unary_unary("/test/Call")
-        # The most that W3C baggage has, and an API key.
+        # The largest W3C baggage, and an API key.
         fits = (("baggage", "b" * 8_192), ("authorization", "Bearer " + "k" * 100))
         for _ in range(20):
             assert await call(b"", metadata=fits, timeout=60) == b""
@@ -115,7 +115,7 @@ async def test_metadata_is_bounded() -> None:
 async def test_a_caller_that_acknowledges_no_settings_has_bounded_metadata(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # gRPC's core holds only those to its limit that have acknowledged it.
+    # gRPC's core holds to its limit only those callers that have acknowledged it.
     async with opened(_echo) as listener:
         with closing(Attacker({GRPC: listener.port}, "127.0.0.2")) as attacker:
             HeaderBombs(20, method=CHECK).run(attacker)
@@ -163,7 +163,7 @@ async def test_compressed_messages_are_refused(compression: grpc.Compression) ->
 def test_a_compressed_message_writes_no_line_of_grpcs_own(
     tiny_rankers: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # gRPC reads what it may write when it is imported, which a forked server has behind it.
+    # gRPC reads this variable when it is imported, which is already done in a forked server.
     monkeypatch.setattr(farrank_cli.spawn, "Popen", subprocess.Popen)
     monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
     arguments = [f"--ranker=tiny={tiny_rankers['maxp']}", "--log-level=error"]

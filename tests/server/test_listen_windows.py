@@ -1,4 +1,4 @@
-"""How many bytes of a request gRPC's core takes that the server has no room for yet: its window."""
+"""The bytes of a request that gRPC's core accepts before the server has room for them: its window."""
 
 import asyncio
 import math
@@ -51,7 +51,7 @@ class Sender:
         self._socket.close()
 
     def send(self, pings: float = math.inf) -> None:
-        """Send until all is sent, or the windows stay shut while the server answers some pings."""
+        """Send until all is sent, or until the windows stay closed while the server answers some pings."""
         answers = 0
         while answers < pings and self._left:
             if most := min(self._of_connection, self._of_stream, FRAME_BYTES):
@@ -81,7 +81,7 @@ class Sender:
             self._initial = initial
             self._socket.sendall(SettingsFrame(0, flags=["ACK"]).serialize())
         elif isinstance(frame, PingFrame) and "ACK" not in frame.flags:
-            # gRPC measures by these what a connection could carry.
+            # gRPC measures a connection's bandwidth with these.
             self._socket.sendall(PingFrame(0, frame.opaque_data, flags=["ACK"]).serialize())
 
     def _frames(self) -> Iterator[Frame]:
@@ -119,7 +119,7 @@ async def test_a_request_that_waits_for_room_takes_no_more_than_its_window() -> 
             await begun.wait()
             await asyncio.to_thread(sender.send, pings=10)
             unread = sender.sent
-            # With room for it the rest is taken.
+            # With room for it, the rest is accepted.
             go.set()
             await asyncio.to_thread(sender.send)
             await until(lambda: read == [MESSAGE_BYTES])

@@ -1,4 +1,4 @@
-"""The metrics page over a real socket: where it stands, and who sends half a request or reads no answer."""
+"""The metrics page over a real socket: its address, half requests, and answers that are not read."""
 
 import socket
 import threading
@@ -54,10 +54,10 @@ def test_half_requests_hold_no_more_threads_than_there_are_places(page: MetricsP
     with ExitStack() as opened:
         halves = [half_asked(page, opened) for _ in range(100)]
         assert "farrank_build_info{" in scraped(page)
-        # The scrape took the place of one more.
+        # The scrape replaced one more.
         assert all(is_ended(each) for each in halves[: 100 - MOST_CONNECTIONS + 1])
         assert threading.active_count() - before <= MOST_CONNECTIONS + 5
-        # The youngest may still ask.
+        # The youngest may still send its request.
         halves[-1].sendall(b"ics HTTP/1.1\r\n\r\n")
         assert halves[-1].recv(12) == b"HTTP/1.0 200"
 

@@ -1,4 +1,4 @@
-"""Indexes are opened anew under load, over real sockets: no call is dropped, and none mixes old and new."""
+"""Indexes are reloaded under load, over real sockets: no call is dropped, and none mixes old and new."""
 
 import asyncio
 import os
@@ -86,7 +86,7 @@ async def test_no_call_is_dropped_while_indexes_are_reloaded(
             await asyncio.to_thread(add, index, stores, "new")
             before = first.first_stages.lucene.process_id
             await replica.indexes.reload()
-            # A call in flight keeps what it began with.
+            # A call in flight keeps the indexes that it began with.
             assert len(await first.first_stages.search("it", "river", 10, 30.0)) == len(TEXTS)
         await until(lambda: first.first_stages.lucene.process_id is None)
         seen = len(found)
@@ -109,7 +109,7 @@ async def test_no_call_is_dropped_while_indexes_are_reloaded(
         assert read("farrank_index_reloads_total", {"outcome": "done"}) == 1
 
 
-# By thread: the files that it opened or looked for since it is watched.
+# By thread: the files that it has opened or looked for since the observation began.
 TOUCHED: dict[int, list[str]] = {}
 
 
@@ -123,7 +123,7 @@ def _note_file(event: str, details: tuple[object, ...]) -> None:
 
 @contextmanager
 def file_work_of_this_thread() -> Iterator[list[str]]:
-    """Note the files that this thread opens, and the folders that it lists."""
+    """Record the files that this thread opens, and the folders that it lists."""
     touched = TOUCHED[threading.get_ident()] = []
     try:
         yield touched
@@ -156,7 +156,7 @@ async def test_health_tells_of_the_process_that_calls_search(
 ) -> None:
     async with Replica(configured(tiny_rankers, index)) as replica:
         read = replica.metrics.registry.get_sample_value
-        # What ends is not started anew for a while: a reload brings the next process.
+        # An ended process is not restarted for a while: a reload brings the next one.
         monkeypatch.setattr(lucene_host, "restart_delay_s", lambda failures: 60.0)
         with replica.indexes.held() as first:
             killed = first.first_stages.lucene.process_id
@@ -195,7 +195,7 @@ async def test_files_of_old_indexes_are_let_go(
         for generation in (1, 2):
             await asyncio.to_thread(add, index, stores, f"new{generation}")
             await replica.indexes.reload()
-            # Each change adds a part with as many files.
+            # Each change adds a part with the same number of files.
             expected.append(first * (generation + 1))
             await until(lambda: len(opened()) == expected[-1])
             assert not [line for line in opened() if line.endswith("(deleted)")]

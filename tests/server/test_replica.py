@@ -1,4 +1,4 @@
-"""What a replica tells its callers and its load balancer over real sockets while its device is not ready."""
+"""A replica's answers to callers and load balancers over real sockets while its device is not ready."""
 
 import asyncio
 import gc
@@ -55,7 +55,7 @@ async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
     request = pb.RerankRequest(query="sea", documents=[pb.Document(text=text) for text in TEXTS])
     async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
         assert replica.metrics_url is None
-        # The thread that takes over may take its time: on a busy machine a sound batch may take a second.
+        # The thread that takes over gets enough time: on a busy machine a healthy batch may take a second.
         replica.engine.device._hang_after_s = 60.0
         ranker = replica.engine.loaded["maxp"]
         ranker.runtime, load = Faulty(ranker.runtime, hang), ranker.load
@@ -64,7 +64,7 @@ async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
             may_load.wait(60)
             return load()
 
-        # Loading waits for this test, and must not seem to hang.
+        # Loading waits for this test, and must not count as a hang.
         ranker.load, ranker.load_s = load_later, 10.0
         service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
         health = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
@@ -83,7 +83,7 @@ async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
         async with asyncio.timeout(120):
             assert (await anext(health)).status == SERVING
             assert (await anext(alive)).status == SERVING
-        # What hung is run once more.
+        # The calls of the hung batch run once more.
         assert len((await admitted).results) == len(TEXTS)
         assert len((await service.Rerank(request, timeout=30)).results) == len(TEXTS)
         hung.set()
@@ -92,7 +92,7 @@ async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
 async def test_a_document_without_a_finite_score_is_refused_and_counted(
     tiny_rankers: dict[str, Path], tmp_path: Path
 ) -> None:
-    """One token of this ranker's has weights that are numbers, and whose products are none."""
+    """One token of this ranker has finite weights whose products are not finite."""
     folder = shutil.copytree(tiny_rankers["maxp"], tmp_path / "maxp")
     tensors = load_file(folder / "model.safetensors")
     name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
@@ -124,7 +124,7 @@ async def test_a_document_without_a_finite_score_is_refused_and_counted(
 
 
 async def test_full_collections_are_rare_while_it_serves(tiny_rankers: dict[str, Path]) -> None:
-    """One with 1,000 calls in flight holds the event loop up for tens of milliseconds."""
+    """With 1,000 calls in flight, a full collection blocks the event loop for tens of milliseconds."""
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     config = ServerConfig(
         rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
@@ -139,7 +139,7 @@ async def test_full_collections_are_rare_while_it_serves(tiny_rankers: dict[str,
 async def test_an_idle_replica_keeps_nothing_of_the_call_that_it_answered_last(
     tiny_rankers: dict[str, Path],
 ) -> None:
-    """Its texts may be megabytes, and nothing else may come for hours."""
+    """Its texts may be megabytes, and no other call may come for hours."""
     config = ServerConfig(
         rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
         listen=ListenConfig(port=0, metrics_port=None),
@@ -155,7 +155,7 @@ async def test_an_idle_replica_keeps_nothing_of_the_call_that_it_answered_last(
 async def test_calls_that_fail_leave_nothing_to_a_collection(
     tiny_rankers: dict[str, Path], tmp_path: Path, ranker: str
 ) -> None:
-    """A call in a circle with its error would keep its texts until a full collection, and those are rare."""
+    """A call in a reference cycle with its error would keep its texts until a full, and rare, collection."""
     ensemble = tmp_path / "ensemble"
     save_ensemble(Ensemble({name: open_ranker(tiny_rankers[name]) for name in ("maxp", "avgp")}), ensemble)
     config = ServerConfig(
@@ -177,7 +177,7 @@ async def test_calls_that_fail_leave_nothing_to_a_collection(
         gc.collect()
         gc.disable()
         try:
-            # Late, and then given up by the replica, which ends meanwhile.
+            # Late, and then given up by the replica, which ends in the meantime.
             with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
                 await service.Rerank(request, timeout=0.3)
             await until(lambda: not device._open)
@@ -227,7 +227,7 @@ async def test_a_member_that_is_cancelled_for_anothers_failure_leaves_nothing(
 
 
 async def test_calls_leave_no_requests_and_no_contexts_to_a_collection(tiny_rankers: dict[str, Path]) -> None:
-    """A request may be of megabytes, and with a context gRPC keeps kilobytes of its own."""
+    """A request may have megabytes, and with each context gRPC keeps kilobytes of its own."""
     config = ServerConfig(
         rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
         listen=ListenConfig(port=0, metrics_port=None),
@@ -251,7 +251,7 @@ async def test_calls_leave_no_requests_and_no_contexts_to_a_collection(tiny_rank
             for _ in range(5):
                 with pytest.raises(grpc.aio.AioRpcError, match="query"):
                     await service.Rerank(wrong, timeout=30)
-            # The two here were there before the replica, which froze them: they are not listed.
+            # These two existed before the replica, which froze them, so they are not listed.
             await until(lambda: kept("RerankRequest") == 0)
         finally:
             gc.enable()

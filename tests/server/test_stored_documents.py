@@ -1,4 +1,4 @@
-"""Documents read from beside their index, over a real socket: the same answers as from their texts."""
+"""Documents with stored tokens or encodings, over a real socket: the same answers as from their texts."""
 
 import asyncio
 import logging
@@ -82,7 +82,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def evidence(answer: Any) -> list[Any]:
-    """All of an answer that must not depend on the path, scores apart."""
+    """Return all parts of an answer that must not depend on the path, except scores."""
     return [
         (
             *(each.id, each.index, each.text, each.tokens_cut, each.characters_cut),
@@ -94,7 +94,7 @@ def evidence(answer: Any) -> list[Any]:
 
 
 def scores(answer: Any) -> list[float]:
-    """All scores of an answer."""
+    """Return all scores of an answer."""
     return [
         score for each in answer.results for score in (each.score, *(chunk.score for chunk in each.chunks))
     ]
@@ -136,9 +136,9 @@ async def test_stored_tokens_give_what_texts_give(stub: Any, options: dict[str, 
         assert asked["kept"].usage.stored_documents == asked["fused"].usage.stored_documents == len(TEXTS)
         encodes = ranker in ("biencoder", "both")
         for index in ("kept", "fused", "encoded"):
-            # Rounded to 16 bits.
+            # Stored vectors are rounded to 16 bits.
             assert_same(asked[index], asked["plain"], SCORE_WITHIN if encodes else 1e-5)
-        # What is cut by max_chunks is known of tokens alone.
+        # Only tokens tell how much max_chunks cuts.
         alone = encodes and "max_chunks" not in options
         assert asked["encoded"].usage.stored_documents == (len(TEXTS) if alone else 0)
         if ranker == "biencoder":
@@ -352,12 +352,12 @@ def foreign(path: Path) -> None:
 
 
 def grown(path: Path) -> None:
-    """As if the store were left over from before documents were added."""
+    """Make the store look as if documents were added after it was written."""
     _of_index(path, f'"places": {len(TEXTS)}', f'"places": {len(TEXTS) + 1}')
 
 
 def miscounted(path: Path) -> None:
-    """As if Lucene's files were those of another change."""
+    """Make Lucene's files look as if they belonged to another change."""
     _of_index(path, f'"documents": {len(TEXTS)}', f'"documents": {len(TEXTS) + 1}')
 
 

@@ -1,4 +1,4 @@
-"""Doors that ask for keys."""
+"""Endpoints that require API keys."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

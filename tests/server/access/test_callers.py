@@ -1,4 +1,4 @@
-"""Who is one caller where no key is asked for."""
+"""The identity of a caller where no API key is required."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who may call, at both doors over real sockets: keys, what each may use, how much, and what is counted."""
+"""Access at both endpoints over real sockets: API keys, their rights, their rates, and the counts."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ COHERE = {"query": "river", "documents": [*TEXTS]}
 TEI = {"query": "river", "texts": [*TEXTS]}
 VOYAGE = {"query": "river", "documents": [*TEXTS], "top_k": 1}
 SCORE = {"text_1": "river", "text_2": [*TEXTS]}
-# Every dialect, and where it says what is wrong.
+# Every dialect, and the place of its error message.
 DIALECTS = [
     (RERANK, CONNECT, "message"),
     ("/v1/rerank", COHERE, "message"),
@@ -72,7 +72,7 @@ async def test_nobody_calls_without_a_key_that_holds(doors: Doors) -> None:
         await doors.counted(3, "unauthenticated_total", door="grpc", why=why)
     await doors.counted(3, "key_requests_total", key="old", code="UNAUTHENTICATED")
     assert doors.count("requests_total", door="grpc", method="Rerank", ranker="", code="UNAUTHENTICATED") == 3
-    # Nothing of it reached a ranker.
+    # No part of the call reached a ranker.
     assert doors.count("requests_total", door="grpc", method="Rerank", ranker="maxp", code="OK") == 0
 
 
@@ -195,7 +195,7 @@ async def test_what_a_key_may_not_use_is_told_as_what_does_not_exist(doors: Door
     )
     await doors.counted(12, "key_requests_total", key="team", code="PERMISSION_DENIED")
 
-    # One that may use everything is told what there is.
+    # A caller that may use everything gets the names that exist.
     free = await doors.key("free")
     assert (await doors.grpc("Rerank", request("nobody"), free)).code() is grpc.StatusCode.NOT_FOUND
     assert "known are: things, hidden" in (await doors.grpc("SearchAndRerank", search("x"), free)).details()
@@ -236,13 +236,13 @@ async def test_a_rate_of_calls_holds_at_both_doors_together(doors: Doors) -> Non
     assert dict(refused.trailing_metadata())["grpc-retry-pushback-ms"] == "500"
     assert (await doors.post(RERANK, CONNECT, key))[0] == 429
     assert (await doors.grpc("Rerank", request(), other)).results
-    # What is refused does not count; and a reload forgets nothing.
+    # Refused calls do not count, and a reload forgets nothing.
     await doors.keys.reload()
     doors.clock.s += 0.5
     assert (await doors.grpc("Rerank", request(), key)).results
     assert (await doors.grpc("Rerank", request(), key)).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     await doors.counted(3, "key_rejections_total", key="team", limit="calls_per_s")
-    # It says nothing of the server's own room.
+    # The refusal is not one for lack of the server's own room.
     assert doors.count("rejections_total", door="grpc", ranker="", reason="calls") == 0
 
 
@@ -250,7 +250,7 @@ async def test_a_rate_of_tokens_is_what_answers_say_they_cost(doors: Doors) -> N
     first = await doors.grpc("Rerank", request(), await doors.key("free"))
     cost = first.usage.tokens
     await doors.counted(cost, "key_tokens_total", key="free")
-    # Room for one call, and a second's worth of another.
+    # Room for one call, and a second's worth of a further one.
     key = await doors.key("team", tokens_per_s=float(cost), burst_s=1.0)
     assert (await doors.grpc("Rerank", request(), key)).results
     refused = await doors.grpc("Rerank", request(), key)
@@ -260,7 +260,7 @@ async def test_a_rate_of_tokens_is_what_answers_say_they_cost(doors: Doors) -> N
     assert 0 < wait_ms <= 1000
     assert (await doors.post("/v1/rerank", COHERE, key))[0] == 429
     doors.clock.s += 10
-    # A wrong call costs nothing.
+    # An invalid call costs nothing.
     wrong = await doors.grpc("Rerank", pb.RerankRequest(query="", documents=request().documents), key)
     assert wrong.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert (await doors.grpc("Rerank", request(), key)).results
@@ -271,7 +271,7 @@ async def test_keys_come_and_go_while_the_server_runs(doors: Doors, caplog: pyte
     key = await doors.key("team", rankers=["maxp"])
     assert (await doors.grpc("Rerank", request(), key)).results
     good = doors.file.read_text()
-    # A wrong file changes nothing. A file that is cut off has lost its keys or what bounds them.
+    # An invalid file changes nothing. A truncated file has lost keys, or the limits of keys.
     for wrong, message in (
         (f"[keys.new]\nsha256 = '{key}'\n{END_MARK}\n", r"keys\.new\.sha256: must be"),
         (f"{END_MARK}\n", "keys: there are none"),
@@ -303,7 +303,7 @@ async def test_keys_are_read_on_a_thread_and_by_one_at_a_time(
     first_reads, goes_on = threading.Event(), threading.Event()
 
     def slowly(path: Path) -> Mapping[str, KeyConfig]:
-        """Read the file; the first read takes until the test lets it go on."""
+        """Read the file. The first read waits until the test releases it."""
         found = read_keys(path)
         if not first_reads.is_set():
             first_reads.set()
@@ -315,11 +315,11 @@ async def test_keys_are_read_on_a_thread_and_by_one_at_a_time(
     assert await asyncio.to_thread(first_reads.wait, 60)
     revoke_key(doors.file, "team")
     second = asyncio.create_task(doors.keys.reload())
-    # The event loop answers meanwhile.
+    # The event loop answers in the meantime.
     assert (await doors.grpc("Rerank", request(), key)).results
     goes_on.set()
     await asyncio.gather(first, second)
-    # The first read had the key, and was not the last.
+    # The first read still had the key, but a later one has replaced it.
     assert (await doors.grpc("Rerank", request(), key)).code() is grpc.StatusCode.UNAUTHENTICATED
 
 

@@ -1,4 +1,4 @@
-"""The file of keys: what it may hold, how mistakes are told, and how keys come and go."""
+"""The file of API keys: its format, the errors of mistakes, and adding and removing keys."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ def test_a_new_key_has_256_bits_and_the_file_its_digest_alone(file: Path) -> Non
     another = add_key(file, "b", {"expires": "2027-01-31", "tokens_per_s": None})
     assert key != another
     assert key.startswith("farrank_")
-    assert len(key.removeprefix("farrank_")) == 43  # 256 bits, 6 each
+    assert len(key.removeprefix("farrank_")) == 43  # 256 bits, 6 per character
     text = file.read_text()
     assert key not in text
     assert another not in text
@@ -55,7 +55,7 @@ def test_a_revoked_key_is_gone_and_comments_stay(file: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o640
     with pytest.raises(ConfigError, match=r"keys\.b: there is no such key"):
         revoke_key(file, "b")
-    # A server would refuse the file, and the key would hold on.
+    # The server would refuse the file, and the key would stay valid.
     with pytest.raises(ConfigError, match=r"keys\.a: is the only key.*make another first"):
         revoke_key(file, "a")
     assert set(read_keys(file)) == {"a"}

@@ -82,7 +82,7 @@ def test_no_more_is_taken_than_burst_and_rate_and_one_call(
         wait_s = bucket.take(amount)
         if wait_s:
             now.s += wait_s
-            # Who comes back when told to is let in.
+            # A caller that returns after the announced time is admitted.
             assert bucket.take(amount) == 0.0
         taken += amount
         last = amount

@@ -48,7 +48,7 @@ def submit(
 
 
 def padded_tokens(batcher: Batcher[Named], batch: Batch[Named]) -> int:
-    """Positions that the device computes."""
+    """Return the positions that the device computes."""
     return sum(batcher.policy.positions([item.tokens for item in batch.items]))
 
 
@@ -149,7 +149,7 @@ def test_packed_batches_are_the_queue_cut_where_the_budget_is_full(
     order = [(item.due_s, item.order) for batch in batches for item in batch.items]
     assert order == sorted(order)
     for batch, following in pairwise(batches):
-        # Full: the next input would not have fitted. One alone may be larger than the budget.
+        # The batch is full: the next input would not have fitted. A single input may exceed the budget.
         assert padded_tokens(batcher, batch) + following.items[0].tokens > budget
         assert padded_tokens(batcher, batch) <= budget or len(batch.items) == 1
 
@@ -163,7 +163,7 @@ def test_a_small_request_passes_a_large_one(packed: bool) -> None:
     while left:
         batches_until_done += 1
         left -= sum(item.request_id == 1 for item in batcher.take(1.0).items)
-    # Some 1,000 tokens of the large request were due in its first second: the small one waits for those,
+    # Some 1,000 tokens of the large request were due in its first second. The small request waits for those,
     # not for the other 255,000.
     assert batches_until_done <= 4
 
@@ -177,11 +177,11 @@ def test_a_large_request_does_not_starve_under_a_stream_of_small_ones(packed: bo
         submit(batcher, request_id, [500, 500], now_s=now_s)
         batch = batcher.take(now_s)
         done += sum(item.request_id == 0 for item in batch.items)
-        # The device serves exactly what arrives, at the rate the due times assume.
+        # The device serves exactly the arriving work, at the rate that the due times assume.
         now_s += padded_tokens(batcher, batch) / RATE
         if done == 40:
             break
-    # Alone it needs 20 s; sharing with a stream that could take the whole device, it still ends.
+    # Alone it needs 20 s. It also ends while it shares with a stream that could occupy the whole device.
     assert done == 40
     assert now_s < 100
 
@@ -285,7 +285,7 @@ def test_giving_up_a_large_request_takes_no_more_steps_than_a_small_one() -> Non
 
 
 def lines_run(work: Callable[[], object]) -> int:
-    """Count the lines of Python that are executed: a measure of work that no neighbour changes."""
+    """Count the executed lines of Python: a measure of work that does not depend on the machine's load."""
     lines = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:

@@ -1,4 +1,4 @@
-"""Shares among callers: bounded differences, nothing starves, one alone has everything."""
+"""Shares among callers: differences are bounded, nothing starves, and a single caller has everything."""
 
 from collections import Counter, deque
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Owned(Queued):
 
 
 class Stage:
-    """Serves one piece of work after another, in the fair order; accounts have as much of it as they like."""
+    """Serves one piece of work after another in the fair order. Accounts have unlimited work."""
 
     def __init__(self, *accounts: Account) -> None:
         self.order = FairOrder(QUANTUM_S)
@@ -40,7 +40,7 @@ class Stage:
             self.order.begin(account)
 
     def serve(self, work_s: float) -> Account:
-        """Serve whoever goes first; of those with equal ranks, who came first."""
+        """Serve the first account in the order. Among equal ranks it is the one that came first."""
         self.waiting = {each: since + 1 for each, since in self.waiting.items()}
         account = min(self.waiting, key=lambda each: (self.order.rank(each), -self.waiting[each]))
         self.waiting[account] = 0
@@ -70,7 +70,7 @@ def test_accounts_that_always_want_something_have_it_by_their_weights(
         stage.serve(work_s)
         virtual = [stage.had_s[each] / each.weight for each in stage.waiting]
         ideal = sum(stage.had_s.values()) / sum(many)
-        # Nobody is further ahead than a quantum and the piece that took it there.
+        # No account is ahead by more than a quantum and the piece that exceeded it.
         for each, reached in zip(stage.waiting, virtual, strict=True):
             assert reached <= ideal + QUANTUM_S + 1.0 / each.weight + 1e-6
 
@@ -96,7 +96,7 @@ def test_who_wants_more_than_a_share_does_not_get_it_from_those_who_come_and_go(
     rounds = 60 * (others + 1)
     for _ in range(rounds):
         served = stage.serve(work_s)
-        # A modest one comes again after another was served.
+        # A modest account returns after another one was served.
         for each in away:
             stage.come(each)
         away = [served] if served is not greedy else []
@@ -139,10 +139,10 @@ def test_only_those_are_remembered_who_want_something_or_are_ahead(steps: list[t
         shares.begin(account)
         shares.charge(account, work_s)
         shares.end(account)
-        # For a fifth of a quantum they are, who want nothing more.
+        # An account without work is remembered for a fifth of a quantum.
         now_s = shares._now_s - LINGERS * QUANTUM_S
         assert all(each is steady or reached >= now_s for each, reached in shares._reached_s.items())
-    # Once the steady one has had as much, nobody else is remembered.
+    # After the steady account has had as much, no other one is remembered.
     for _ in range(10 * len(steps)):
         shares.charge(steady, 2.0)
     assert len(shares) == 1
@@ -165,7 +165,7 @@ def test_batch_work_has_everything_that_nobody_else_wants() -> None:
     stage = Stage(batch)
     assert {stage.serve(1.0) for _ in range(100)} == {batch}
     stage.come(interactive)
-    # What it had before is not held against it, nor does it owe the others anything.
+    # Its earlier work does not count against it, and it owes the others nothing.
     assert [stage.serve(1.0) for _ in range(5)] == [interactive] + [batch] + 3 * [interactive]
 
 
@@ -224,7 +224,7 @@ def test_a_greedy_accounts_calls_wait_behind_one_another(packed: bool) -> None:
         queue(batcher, number, Account("greedy"), [32, 32], 0.001 * number)
     for number in range(100, 110):
         queue(batcher, number, Account(str(number)), [32, 32], 1.0)
-    # Of 110 calls the last ten are through when each caller has had as much as they.
+    # Of 110 calls, the last ten end when each caller has had as much work as theirs.
     tokens = Counter[str]()
     while len([name for name in tokens if name != "greedy"]) < 10 or min(tokens.values()) < 64:
         for each in batcher.take(1.0).items:
@@ -246,7 +246,7 @@ def test_ten_modest_callers_have_their_share_beside_one_with_a_hundred_calls(in_
         now_s += sum(item.work_s for item in batch)
         had.update(item.account for item in batch)
         answered.append(batch)
-        # Whoever is answered asks again.
+        # A caller that gets an answer calls again.
         for item in answered.popleft():
             queue(batcher, next(numbers), item.account, [120], now_s)
     fair = had.total() / len(accounts)

@@ -1,4 +1,4 @@
-"""Places at a stage go to those that wait in the fair order of their accounts, and none gets lost."""
+"""Slots of a stage go to the pending accounts in the fair order, and none is lost."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ BATCH = Account("greedy", priority=Priority.BATCH)
 
 
 class Clock:
-    """Seconds that a test moves."""
+    """A clock that a test advances."""
 
     s = 0.0
 
@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 async def served(slots: FairSlots, clock: Clock, waiting: list[Account]) -> list[Account]:
-    """Have accounts wait in this order, a second's work each; say in which order they had a slot."""
+    """Let accounts wait in this order, with a second's work each. Returns the order of their slots."""
     done: list[Account] = []
 
     async def work(account: Account) -> None:
@@ -57,7 +57,7 @@ async def test_within_a_quantum_they_go_as_they_came(clock: Clock) -> None:
 
 async def test_work_that_can_wait_has_a_small_part(clock: Clock) -> None:
     done = await served(FairSlots(1, 0.1), clock, [BATCH] * 3 + [MODEST] * 4)
-    # The first found a free slot, and that was more than the part of batch work while others wait.
+    # The first found a free slot, which was more than the share of batch work while others wait.
     assert done == [BATCH, *[MODEST] * 4, BATCH, BATCH]
 
 
@@ -72,12 +72,12 @@ async def test_no_more_than_there_are_slots_have_one(clock: Clock) -> None:
         for _ in range(3):
             await asyncio.sleep(0)
         assert len(held) == expected
-        # Given back twice, it is one slot.
+        # A slot that is given back twice counts once.
         held[expected - 2]()
         held[expected - 2]()
     held[-1]()
     await asyncio.gather(*tasks)
-    # Both are free again.
+    # Both slots are free again.
     for _ in range(2):
         await asyncio.wait_for(slots.take(MODEST), 60)
 

@@ -1,4 +1,4 @@
-"""The configuration as JSON Schema: it takes what the server takes, and refuses what the server refuses."""
+"""The configuration as JSON Schema: it accepts what the server accepts, and refuses what it refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def problems(tree: Any) -> list[str]:
 
 
 def read(tree: Any, folder: Path) -> ServerConfig:
-    """The same, by the server's own reader."""
+    """Read the configuration with the server's own reader."""
     file = folder / "farrank.yaml"
     file.write_text(yaml.safe_dump(tree))
     return build_config(from_file(file))
@@ -52,7 +52,7 @@ def test_the_examples_of_the_documents_fit() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_index_has_its_own_options(name: str) -> None:
-    """And no others: `rrf_k` is fusion's, `k3` nobody's."""
+    """Other options are refused: `rrf_k` belongs to fusion, `k3` to no kind."""
     needed = {
         "path": "indexes/docs",
         "encoder": "minilm",

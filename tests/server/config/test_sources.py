@@ -16,7 +16,7 @@ from farrank_server.first_stage.kinds import KINDS
 
 
 def from_flags(**values: object) -> list[Setting]:
-    """Settings as flags make them: `listen__port="0"` for `--set listen.port=0`."""
+    """Make settings as flags do: `listen__port="0"` for `--set listen.port=0`."""
     return [Setting(tuple(key.split("__")), value, f"--set {key}") for key, value in values.items()]
 
 
@@ -225,7 +225,7 @@ def test_variables_of_others_are_left_alone() -> None:
             "batching.max_batch_tokens: 'many' is not allowed; it must be a whole number or none",
         ),
         (
-            from_flags(batching__max_padding_ratio=10**400),  # no float is as large
+            from_flags(batching__max_padding_ratio=10**400),  # larger than any float
             f"batching.max_padding_ratio: {10**400} is not allowed; it must be a number (",
         ),
     ],

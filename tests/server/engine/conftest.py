@@ -1,4 +1,4 @@
-"""A real engine with tiny rankers, whose runtimes a test wraps to hold, fail or watch what they run."""
+"""A real engine with tiny rankers, whose runtimes a test wraps to delay, fail or observe batches."""
 
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -21,5 +21,5 @@ def open_bench(tiny_rankers: dict[str, Path]) -> OpenBench:
 
 @pytest.fixture
 def wanted(tiny_rankers: dict[str, Path]) -> list[float]:
-    """The scores of TEXTS."""
+    """The expected scores of TEXTS."""
     return [each.score for each in open_ranker(tiny_rankers["maxp"]).score(QUERY, TEXTS)]

@@ -1,4 +1,4 @@
-"""A clock that is stepped moves no deadline: what waits, waits by the monotonic clock."""
+"""A stepped clock moves no deadline: all waits use the monotonic clock."""
 
 import ast
 import time
@@ -17,7 +17,7 @@ WALL = {
     ("datetime", "utcnow"),
     ("datetime", "today"),
 }
-# Lines of the log, traces, answers that say when they were made, and what ends at a date.
+# These modules may use the wall clock: log lines, traces, answers with a creation time, and expiry dates.
 MAY_ASK = {
     "telemetry/tracing.py",
     "first_stage/search_child.py",

@@ -1,4 +1,4 @@
-"""What becomes of calls when the device is slow, fails, or dies: real engine, real ranker, faults put in."""
+"""Calls while the device is slow, fails, or dies: a real engine, a real ranker, injected faults."""
 
 import ast
 import asyncio
@@ -78,7 +78,7 @@ async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
 async def test_the_device_forgets_what_it_answered_and_is_told_of_what_was_given_up(
     open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing wakes the device's thread for a call that it finished itself, while its answer is sent."""
+    """The device's thread is not woken for a call that it finished itself, while its answer is sent."""
     told: list[str] = []
     put = Inbox.put
 
@@ -116,7 +116,7 @@ async def test_the_wait_for_the_event_loop_is_no_work_of_the_device(
         def busy_s() -> float:
             return bench.count("farrank_device_busy_seconds_total", device="cpu")
 
-        for _ in range(2):  # the second comes while the thread waits to count the first
+        for _ in range(2):  # the second arrives while the thread waits to count the first
             await bench.rerank(TEXTS[:1])
             assert busy_s() == 0
         monkeypatch.setattr(device_loop, "ANSWER_SENT_S", 2.0)
@@ -266,7 +266,7 @@ async def test_a_call_that_failed_is_read_no_further(
 
         def counted(text: str, *arguments: object, **options: object) -> object:
             read.append(text)
-            # The reading gets no further before the device has failed, however busy the machine is.
+            # The reading does not get further before the device has failed, however busy the machine is.
             if len(read) > 100:
                 assert has_failed.wait(60)
             return document_steps(text, *arguments, **options)  # type: ignore[arg-type]
@@ -347,7 +347,7 @@ async def test_the_backlog_shrinks_while_a_batch_runs(open_bench: OpenBench) -> 
     hold = Hold()
     async with open_bench(hold) as bench:
         ranker = bench.engine.loaded["maxp"]
-        # So slow that no machine is done with the batch before the test is.
+        # So slow that no machine finishes the batch before the test ends.
         ranker.speeds.encoding.replace(0.1)
         assert bench.engine.backlog_s() == 0.0
         call = asyncio.create_task(bench.rerank(TEXTS[:1], timeout_s=1e6))
@@ -363,7 +363,7 @@ async def test_the_backlog_shrinks_while_a_batch_runs(open_bench: OpenBench) -> 
 async def test_a_call_late_in_the_queue_never_reaches_the_device(open_bench: OpenBench) -> None:
     hold = Hold()
     async with open_bench(hold) as bench:
-        # What was measured on a busy machine may be so slow that the late call is not admitted.
+        # A speed measured on a busy machine may be so low that the late call is not admitted.
         bench.engine.loaded["maxp"].speeds = Speeds.measured(1e9)
         first = asyncio.create_task(bench.rerank(TEXTS[:1]))
         await asyncio.to_thread(hold.reached.wait, 30)
@@ -396,7 +396,7 @@ async def test_a_call_of_5_documents_does_not_wait_for_one_of_1000(open_bench: O
         hold(inputs)
 
     async with open_bench(before) as bench:
-        # So slow that the large call's last inputs are due minutes after the small call comes.
+        # So slow that the large call's last inputs are due minutes after the small call arrives.
         bench.engine.loaded["maxp"].speeds = Speeds.measured(100)
         texts = tuple(f"{n} {TEXTS[8]}" for n in range(1000))
         large = asyncio.create_task(bench.rerank(texts, timeout_s=1e6))
@@ -405,7 +405,7 @@ async def test_a_call_of_5_documents_does_not_wait_for_one_of_1000(open_bench: O
         await until(lambda: bench.waiting() == 1000 - sizes[0] + 5)
         hold.released.set()
         await asyncio.gather(small, large)
-        # In the order of arrival its inputs would be in the last batches.
+        # In the order of arrival, its inputs would be in the last batches.
         assert any(of_small)
         assert not any(of_small[len(of_small) // 2 :])
 
@@ -441,7 +441,7 @@ async def test_max_chunks_is_part_of_what_the_cache_remembers(open_bench: OpenBe
 
 
 def counted_readings(bench: Bench[Faulty], ranker: str) -> list[str]:
-    """Texts that a ranker's reader was given, from now on."""
+    """Record the texts that a ranker's reader gets from now on."""
     reader = bench.engine.loaded[ranker].reader
     document_steps, read = reader.document_steps, []
 
@@ -455,7 +455,7 @@ def counted_readings(bench: Bench[Faulty], ranker: str) -> list[str]:
 
 async def test_an_ensemble_is_admitted_as_one_call_and_holds_its_texts_once(open_bench: OpenBench) -> None:
     hold = Hold()
-    # Room for either member's inputs, and not for both.
+    # There is room for the inputs of either member, but not for both.
     async with open_bench(hold, max_queued_tokens=1300) as bench:
         first = asyncio.create_task(bench.rerank(TEXTS[:1], ranker="both"))
         await asyncio.to_thread(hold.reached.wait, 30)
@@ -491,7 +491,7 @@ async def test_a_member_that_fails_ends_the_others_and_its_error_is_the_answer(
 
 
 def test_nothing_is_raised_inside_except_star() -> None:
-    """Before Python 3.11.4 such an error reaches the caller wrapped in a group of errors."""
+    """Before Python 3.11.4 such an error would reach the caller inside an exception group."""
     raised = [
         f"{path}:{inner.lineno}"
         for path in (ROOT / "server").rglob("*.py")
@@ -508,7 +508,7 @@ async def test_a_density_that_drifted_makes_no_call_wrong_for_ever(
     open_bench: OpenBench, wanted: list[float]
 ) -> None:
     async with open_bench(max_queued_tokens=2000) as bench:
-        # After texts in a script with a token or more a character.
+        # The estimate after texts in a script with a token or more per character.
         bench.engine.loaded["maxp"].density.per_character = 2.0
         assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
         with pytest.raises(InvalidArgument, match="at least"):
@@ -544,7 +544,8 @@ async def test_a_text_whose_tokens_are_counted_is_read_whole_and_admission_knows
         beginning = sum(observed)
         await bench.engine.rerank(counted)
         assert beginning < sum(observed) - beginning == len(text) * ServerConfig().tokenizer_threads
-        # So long that reading it to its end takes more than the call's time, and its beginning does not.
+        # So long that reading all of it takes longer than the call's time, but reading its beginning does
+        # not.
         long = text * 10
         with pytest.raises(DeadlineExceeded, match="needs about 80 s"):
             await bench.engine.rerank(replace(counted, documents=brought([long])))
@@ -626,7 +627,7 @@ async def test_a_query_is_encoded_alone_in_turn_with_calls(
         assert vector.dtype == np.float32
         assert vector == pytest.approx(wanted.numpy(), abs=1e-5)
         assert again == pytest.approx(vector, abs=1e-6)
-        # Nothing of it is left behind.
+        # No part of it is left behind.
         await until(lambda: not bench.engine.device.loop.work._open)
         assert bench.count("farrank_requests_total", method="Rerank") == 0
 
@@ -666,6 +667,6 @@ async def test_a_call_that_is_repeated_uses_as_many_tokens_whatever_the_cache_ha
         assert (again.tokens, again.chunks) == (first.tokens, first.chunks)
         assert first.cached_tokens == 0
         assert (again.cached_tokens > 0) == (ranker != "maxp")
-        # What is encoded is less, and that is what admission counts.
+        # Less is encoded, and admission counts only that.
         assert (again.pairs < first.pairs) == (ranker != "maxp")
         assert bench.count("farrank_admitted_tokens", ranker="biencoder") == 0

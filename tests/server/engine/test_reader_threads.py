@@ -1,4 +1,4 @@
-"""Tokenizer threads that hang are found, replaced and told of; the process can end all the same."""
+"""Tokenizer threads that hang are detected, replaced and reported, and the process can still end."""
 
 import asyncio
 import gc
@@ -24,11 +24,11 @@ from support.engine_bench import POISON, TEXTS, Bench, Faulty, OpenBench, scores
 
 
 class HangingReader:
-    """Reads poison never, until it is released; everything else as the reader does."""
+    """Hangs at poison until it is released. Reads everything else as the reader does."""
 
     def __init__(self, bench: Bench[Faulty]) -> None:
         self.released = threading.Event()
-        # How many threads are at poison, or were.
+        # The number of threads that have reached poison.
         self.reached = 0
         reader = bench.engine.loaded["maxp"].reader
         self._steps = reader.document_steps
@@ -48,7 +48,7 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def short_patience() -> Iterator[None]:
-    """Give up threads that are at one piece for a moment; only while all that is read is poison."""
+    """Shorten the time after which a thread counts as hung. Only while all texts are poison."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader_threads, "HANG_AFTER_S", 0.2)
         yield
@@ -59,7 +59,7 @@ async def test_a_hung_thread_costs_its_call_and_is_replaced(
 ) -> None:
     async with open_bench() as bench:
         hanging = HangingReader(bench)
-        # As many as there are threads: nothing could be read after them.
+        # As many as there are threads, so that no thread is left to read.
         with short_patience():
             bad = await asyncio.gather(*(bench.rerank((POISON,)) for _ in range(2)), return_exceptions=True)
         for each in bad:
@@ -73,7 +73,7 @@ async def test_a_hung_thread_costs_its_call_and_is_replaced(
         pool = bench.engine._tokenizers.pool
         assert pool.hung == 2
         assert not bench.engine.lost.is_set()
-        # They come back after all, and end.
+        # They return after all, and end.
         hanging.released.set()
         await until(lambda: pool.hung == 0)
         assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
@@ -105,7 +105,7 @@ async def test_slow_reading_in_pieces_is_no_hang(
     open_bench: OpenBench, wanted: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenization, "TICK_S", 3600.0)
-    # A turn to a piece.
+    # Each piece is a turn of its own.
     monkeypatch.setattr(tokenization, "READING_TURN_S", 0.0)
     async with open_bench() as bench:
         reader, pool = bench.engine.loaded["maxp"].reader, bench.engine._tokenizers.pool
@@ -113,7 +113,7 @@ async def test_slow_reading_in_pieces_is_no_hang(
 
         def slow(*given: Any, **named: Any) -> Generator[int, None, Any]:
             for _ in range(4):
-                # As if it had been looked at for so long: all pieces together are longer than a hang.
+                # As if the thread had been observed for so long: all pieces together take longer than a hang.
                 for _ in range(10):
                     assert pool.give_up_hung(1.0) == 0
                 yield 0
@@ -173,7 +173,7 @@ def test_one_accounts_work_waits_behind_its_own_and_not_before_anothers(
 ) -> None:
     threads, go_on = ReaderThreads(1, 0.05), threading.Event()
     done: list[str] = []
-    # Each takes ten milliseconds, however long the machine needs.
+    # Each piece takes ten milliseconds of this clock, however long the machine needs.
     monkeypatch.setattr(reader_threads, "perf_counter", lambda: len(done) * 0.01)
 
     def read(name: str) -> None:
@@ -191,14 +191,14 @@ def test_one_accounts_work_waits_behind_its_own_and_not_before_anothers(
         threads.shutdown()
     for name, count in (("greedy", 60), ("modest", 3)):
         assert [each for each in done if each.startswith(name)] == [f"{name} {n}" for n in range(count)]
-    # In the order they came it would be 60. By then the greedy one is a quantum, or five turns, ahead.
+    # In the order of arrival it would be 60. By then the greedy caller is a quantum, or five turns, ahead.
     assert done.index("modest 2") < 40
 
 
 async def test_when_one_thread_fails_a_call_what_another_still_reads_is_held(
     open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A document to a slice: one thread hangs in the second while another fails at the third."""
+    """Each slice is one document: one thread hangs in the second while another fails at the third."""
     bad = "never to be read " * 2000
     hangs = POISON * 3000
     async with open_bench() as bench:
@@ -215,7 +215,7 @@ async def test_when_one_thread_fails_a_call_what_another_still_reads_is_held(
             return (yield from steps(text, *rest, **named))
 
         reader.document_steps = document_steps  # type: ignore[method-assign]
-        # Long enough for this test on any machine.
+        # Longer than this test on any machine.
         monkeypatch.setattr(reader_threads, "HANG_AFTER_S", 3600.0)
         with pytest.raises(ZeroDivisionError):
             await bench.rerank((TEXTS[0] * 1000, hangs, bad))
@@ -225,7 +225,7 @@ async def test_when_one_thread_fails_a_call_what_another_still_reads_is_held(
 
 
 class Text:
-    """What a step reads."""
+    """The text of a step."""
 
 
 def failing(text: Text) -> Steps[None]:
@@ -244,7 +244,7 @@ def no_collection() -> Iterator[None]:
 
 
 async def test_a_turn_that_fails_keeps_nothing_of_its_call_when_nobody_waits_for_it() -> None:
-    """An error that is in a circle with its future would keep the texts until a full collection."""
+    """An error in a reference cycle with its future would keep the texts until a full collection."""
     text = Text()
     kept = weakref.ref(text)
     threads = ReaderThreads(1, 0.05)

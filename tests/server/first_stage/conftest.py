@@ -1,4 +1,4 @@
-"""Two small indexes and one search process over them, shared by the tests: each start takes seconds."""
+"""Two small indexes with one search process, shared by the tests because each start takes seconds."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from farrank_server.first_stage.stages import FirstStages, open_first_stages
 from farrank_server.indexing.document import Document
 from farrank_server.indexing.index_builder import build_index
 
-# Words that no stemmer or stop list changes. "long" has more tokens than Lucene keeps exact lengths for.
+# Words that no stemmer or stop list changes. "long" has more tokens than Lucene stores exact lengths for.
 TOY = {
     "short": "alpha delta",
     "long": "alpha alpha omega " + "gamma " * 58,

@@ -1,4 +1,4 @@
-"""A first stage of another package: one class, one row, one entry point."""
+"""A first stage in another package: one class, one row, one entry point."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TEXTS = {
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Install the page's package, as far as Python can tell, beside two that are wrong."""
+    """Make Python see the page's package as installed, together with two wrong ones."""
     [(name, code)] = re.findall(r"```python\n# (lab/\w+\.py)\n(.*?)```", PAGE, re.DOTALL)
     [(group, line)] = re.findall(r"```toml\n\[project\.entry-points\.\"(.*?)\"\]\n(.*?)\n```", PAGE)
     folder = tmp_path / "site-packages"
@@ -61,7 +61,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def config(lab: Path) -> ServerConfig:
-    """The page's configuration, with the table that it names."""
+    """Return the page's configuration, with the table that it names."""
     with closing(sqlite3.connect(lab / "notes.db")) as notes, notes:
         notes.execute("CREATE VIRTUAL TABLE documents USING fts5(id UNINDEXED, text)")
         notes.executemany("INSERT INTO documents VALUES (?, ?)", TEXTS.items())
@@ -107,7 +107,7 @@ async def test_its_searches_end_with_their_deadline(config: ServerConfig, lab: P
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(stage.ask(forever), 0.05)
 
-    # Its thread has ended, or this would wait for it.
+    # If its thread had not ended, this would wait for it.
     await asyncio.wait_for(asyncio.get_running_loop().shutdown_default_executor(), 20)
     await stages.stop()
 

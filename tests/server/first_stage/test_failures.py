@@ -1,4 +1,4 @@
-"""What a caller sees when a search cannot be answered, and that nothing is left behind."""
+"""The errors of searches that fail, which leave nothing behind."""
 
 import asyncio
 import os
@@ -88,7 +88,7 @@ async def test_searches_that_wait_are_bounded_and_the_refused_are_told_when_to_c
         assert stage.lucene.process_id is not None
         os.kill(stage.lucene.process_id, signal.SIGSTOP)
         waiting = [asyncio.create_task(stage.search("toy", "alpha", 10, TIMEOUT_S)) for _ in range(3)]
-        await asyncio.sleep(0)  # each has come to its first wait
+        await asyncio.sleep(0)  # each has reached its first wait
         assert stage.searches_in_flight == 3
         with pytest.raises(ResourceExhausted, match="max_searches is 3") as refused:
             await stage.search("toy", "alpha", 10, TIMEOUT_S)
@@ -113,7 +113,7 @@ async def test_searches_that_wait_are_shared_by_caller(toy_index: Path) -> None:
             return asyncio.create_task(stage.search("toy", "alpha", 10, TIMEOUT_S, account=account))
 
         waiting = [search(GREEDY) for _ in range(30)]
-        await asyncio.sleep(0)  # each has come to its first wait
+        await asyncio.sleep(0)  # each has reached its first wait
         with pytest.raises(ResourceExhausted, match="30 searches of this caller wait already") as refused:
             await search(GREEDY)
         assert refused.value.reason == "share"
@@ -131,7 +131,7 @@ async def test_a_callers_search_does_not_wait_behind_all_of_another(toy_index: P
     await stage.start()
     try:
         assert stage.lucene.process_id is not None
-        # As long as the process is stopped, its slots are held, and their time is charged.
+        # As long as the process is stopped, its slots are occupied, and their time is charged.
         os.kill(stage.lucene.process_id, signal.SIGSTOP)
         answered: list[Account] = []
 
@@ -145,7 +145,7 @@ async def test_a_callers_search_does_not_wait_behind_all_of_another(toy_index: P
         await until(lambda: stage.lucene.requests_in_flight == 61)
         os.kill(stage.lucene.process_id, signal.SIGCONT)
         await asyncio.gather(*waiting)
-        # By turns it would have been the last.
+        # In the order of arrival it would have been the last.
         assert answered.index(MODEST) < 30
     finally:
         await stage.stop()
@@ -171,7 +171,7 @@ async def test_a_search_that_is_given_up_keeps_its_slot_until_its_thread_is_free
         assert not process._pending
         os.kill(process.pid, signal.SIGCONT)
         assert await waiting
-        # Nothing holds a slot any more.
+        # No slot is occupied any more.
         await until(lambda: not process._give_back)
         assert all(await asyncio.gather(*(search() for _ in range(8))))
     finally:
@@ -206,7 +206,7 @@ async def test_a_dead_search_process_fails_its_searches_and_is_replaced(toy_inde
         second_pid = stage.lucene.process_id
         assert second_pid not in (None, first_pid)
         assert second_pid is not None
-        os.kill(second_pid, signal.SIGSTOP)  # it cannot follow the closed pipe, and is killed
+        os.kill(second_pid, signal.SIGSTOP)  # it cannot react to the closed pipe, and is killed
         pending = asyncio.create_task(stage.search("toy", "alpha", 10, TIMEOUT_S))
         await asyncio.sleep(0.05)
     finally:

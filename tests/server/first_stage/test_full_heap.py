@@ -58,7 +58,7 @@ async def test_a_process_whose_heap_stays_full_is_told_killed_and_replaced(
         sick = replica.indexes._now.first_stages.lucene.process_id
         assert sick is not None
         os.kill(sick, signal.SIGUSR1)
-        # It fills its heap before it reads what it is sent.
+        # It fills its heap before it reads the request.
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await service.SearchAndRerank(search, timeout=120)
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -176,5 +176,5 @@ def test_a_search_that_does_not_end_keeps_nobody_waiting_for_long(monkeypatch: p
         assert watch.look() is None
         with watch.search():
             assert heap.collections == 1
-    # It counts as none that was taken.
+    # It does not count as a measurement.
     assert watch.look() is not None

@@ -25,7 +25,7 @@ Table = dict[str, float]
 
 
 class TableStage(FirstStage):
-    """Finds documents by a table of scores, whatever is asked; notes what it was asked."""
+    """Finds documents by a table of scores, whatever the query is. Records the queries."""
 
     def __init__(self, name: str, table: Table) -> None:
         self.name, self.table = name, table
@@ -87,7 +87,7 @@ async def test_members_are_asked_for_the_account_that_asks(options: dict[str, st
 
 
 def random_tables(members: int, documents: int, *, held: float) -> dict[str, Table]:
-    """Each member's scores of a share of the documents; some are equal, some negative."""
+    """Draw each member's scores for a part of the documents. Some are equal, some negative."""
     draw = random.Random(14)
     return {
         f"m{member}": {
@@ -98,7 +98,7 @@ def random_tables(members: int, documents: int, *, held: float) -> dict[str, Tab
 
 
 def ranks(table: Table) -> dict[str, int]:
-    """Count, of each document, those that stand before it."""
+    """Return the rank of each document."""
     before = {
         doc_id: sum(other > score or (other == score and name < doc_id) for name, other in table.items())
         for doc_id, score in table.items()
@@ -153,8 +153,8 @@ async def test_five_members_are_fused_by_the_formula(options: dict[str, Any], de
         assert each.parts == {
             name: table[each.doc_id] for name, table in seen.items() if each.doc_id in table
         }
-        assert each.text == f"{each.doc_id} of {min(each.parts)}"  # of the first member that found it
-    # Each text is read once.
+        assert each.text == f"{each.doc_id} of {min(each.parts)}"  # from the first member that found it
+    # Each text is read only once.
     assert sorted(doc_id for member in members.values() for doc_id in member.read) == sorted(best)
     asked = [best[3], "unknown", best[0]]
     assert await fusion.scores("q", asked, TIMEOUT_S) == {
@@ -234,13 +234,13 @@ async def test_a_fusion_may_be_a_member() -> None:
     outer = await fused({"inner": inner, "b": leaves["b"]}, method="linear", weights=(10.0, 1.0))
     found = await outer.search("q", 9, TIMEOUT_S)
     assert [(each.doc_id, each.score, each.parts) for each in found] == [
-        ("y", 64.0, {"inner": 6.0, "b": 4.0}),  # a's lowest is 2
+        ("y", 64.0, {"inner": 6.0, "b": 4.0}),  # a's lowest score is 2
         ("x", 31.0, {"inner": 3.0, "b": 1.0}),
     ]
 
 
 class KeptStage(TableStage):
-    """Has stores, and a place for each of its documents, also for those that it does not find."""
+    """Has stores, and a place for each of its documents, including those that it does not find."""
 
     def __init__(self, name: str, table: Table, places: dict[str, int]) -> None:
         super().__init__(name, table)
@@ -272,7 +272,7 @@ async def test_places_are_those_beside_the_first_member_that_keeps_anything() ->
     assert fusion.stores is kept.kept
     found = await fusion.search("q", 9, TIMEOUT_S)
     assert {each.doc_id: each.place for each in found} == {"y": 71, "x": 70, "z": 72, "v": None}
-    assert sorted(kept.located) == ["v", "z"]  # it said of the others where they are
+    assert sorted(kept.located) == ["v", "z"]  # it gave the places of the others
     assert await fusion.locate(["z", "x"], TIMEOUT_S) == [72, 70]
     without = await fused({"a": members["a"], "c": TableStage("c", {"x": 1.0})})
     assert without.stores is None
@@ -288,7 +288,7 @@ async def test_it_describes_itself_and_its_members() -> None:
 
 
 class MeetingStage(TableStage):
-    """Answers only once all of them have been asked."""
+    """Answers only when all members have been asked."""
 
     def __init__(self, name: str, barrier: asyncio.Barrier) -> None:
         super().__init__(name, {"x": 1.0})
@@ -309,7 +309,7 @@ async def test_members_are_searched_at_once() -> None:
 
 
 class StuckStage(TableStage):
-    """Never answers; notes that it was cancelled."""
+    """Never answers. Records its cancellation."""
 
     cancelled = False
 

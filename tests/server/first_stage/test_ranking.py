@@ -1,4 +1,4 @@
-"""What is found and in which order, compared with BM25 computed here from its formula."""
+"""The found documents and their order, compared with BM25 computed here from its formula."""
 
 import math
 from collections import Counter
@@ -17,7 +17,7 @@ TIMEOUT_S = 60.0
 
 
 def lucene_length(tokens: int) -> int:
-    """Lucene keeps a length in one byte: exact below 24, four significant bits above."""
+    """Lucene stores a length in one byte: exact below 24, with four significant bits above."""
     if tokens < 24:
         return tokens
     shift = max(0, (tokens - 24).bit_length() - 4)
@@ -25,7 +25,7 @@ def lucene_length(tokens: int) -> int:
 
 
 def bm25(query: str, texts: dict[str, str], k1: float, b: float) -> dict[str, float]:
-    """Source: Robertson & Zaragoza 2009, as Lucene has it (idf from 1, no factor k1 + 1)."""
+    """Source: Robertson & Zaragoza 2009, in Lucene's form (idf from 1, no factor k1 + 1)."""
     bags = {doc_id: Counter(text.split()) for doc_id, text in texts.items()}
     mean_length = sum(bag.total() for bag in bags.values()) / len(bags)
     scores: dict[str, float] = {}

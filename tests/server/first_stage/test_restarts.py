@@ -1,4 +1,4 @@
-"""A child that ends is started again, however often that fails and whatever the reason."""
+"""A search process that ends is started again, however often that fails and for whatever reason."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from farrank_server.first_stage.lucene_host import LuceneHost, SearchState, rest
 
 
 class Child:
-    """A search process that ends when it is told to."""
+    """A search process that ends on request."""
 
     def __init__(self) -> None:
         self.end = asyncio.Event()

@@ -13,7 +13,7 @@ from farrank_server.java_process.frames import pack, read_frame
 
 
 class Unspeakable(Exception):
-    """An error that fails once more where it is looked at."""
+    """An error whose formatting fails, too."""
 
     def __str__(self) -> str:
         raise RuntimeError("there is no message")

@@ -1,4 +1,4 @@
-"""A search engine as first stage: its answers, and everything that can go wrong between it and a search."""
+"""A search engine as first stage: its answers, and all failures between it and a search."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ROOT = Path(__file__).parents[3]
 def behind() -> Iterator[OsmemServer]:
     with OsmemServer.start(japanese=False) as engine:
         assert engine.process.stdout is not None
-        with closing(engine.process.stdout):  # it would stay open
+        with closing(engine.process.stdout):  # it would otherwise stay open
             fill(engine)
             yield engine
 
@@ -190,14 +190,14 @@ async def test_a_slow_engine_is_left_at_the_deadline_and_stops_searching(
     front.fault, timeout_s = front.hang, 0.2
     front.arrived.clear()
 
-    # On a busy machine a search may take longer to come there.
+    # On a busy machine a search may take longer to arrive there.
     while not front.arrived.is_set():
         with pytest.raises(DeadlineExceeded) as late:
             await stages.search("news", "river", 10, timeout_s)
         timeout_s *= 4
 
     assert late.value.dropped_at is DroppedAt.FIRST_STAGE
-    # It sees a closed connection, at which both engines end the search.
+    # The engine sees a closed connection, at which both engines end the search.
     await asyncio.wait_for(front.left.wait(), TIMEOUT_S)
     front.fault = None
     assert await stages.search("news", "river", 10, TIMEOUT_S)
@@ -238,7 +238,7 @@ async def test_a_host_that_says_nothing_is_given_up_before_a_late_deadline(front
 async def test_searches_that_wait_are_bounded(front: Front, stages: FirstStages) -> None:
     front.fault = front.hang
     waiting = [asyncio.create_task(stages.search("news", "river", 10, TIMEOUT_S)) for _ in range(4)]
-    await asyncio.sleep(0)  # each has come to its first wait
+    await asyncio.sleep(0)  # each has reached its first wait
 
     with pytest.raises(ResourceExhausted, match="max_searches is 4") as full:
         await stages.search("news", "river", 10, TIMEOUT_S)
@@ -251,7 +251,7 @@ async def test_searches_that_wait_are_bounded(front: Front, stages: FirstStages)
 
 
 def error(kind: str, reason: str, *, cause: str = "") -> dict[str, Any]:
-    """An error as both engines write it."""
+    """Return an error in the format of both engines."""
     caused = {"caused_by": {"type": cause, "reason": cause}} if cause else {}
     root = {"type": kind, "reason": reason, **caused}
     return {
@@ -277,7 +277,7 @@ def error(kind: str, reason: str, *, cause: str = "") -> dict[str, Any]:
         (500, {"error": error("null_pointer_exception", "oops")}, Unavailable, "500"),
         (403, {"error": error("security_exception", "no permissions")}, Unavailable, "403"),
         (404, {"error": error("index_not_found_exception", "no such index")}, Unavailable, "404"),
-        # The search's own `timeout`, as Elasticsearch and as OpenSearch say it.
+        # The search's own `timeout`, in Elasticsearch's and in OpenSearch's words.
         (429, {"error": error("search_timeout_exception", "Time exceeded")}, DeadlineExceeded, "in time"),
         (500, {"error": error("query_phase_execution_exception", "Time exceeded")}, DeadlineExceeded, "in"),
         (
@@ -308,7 +308,7 @@ async def test_what_an_engine_refuses_with_becomes_the_callers_error(
         assert getattr(refused.value, "retry_after_ms", None)
         assert getattr(refused.value, "reason", None)
     front.fault = None
-    assert len(front.searches) == 3  # the two of the start and this one: nothing is tried again
+    assert len(front.searches) == 3  # two from the start and this one: there are no retries
     assert await stages.search("news", "river", 10, TIMEOUT_S)
 
 
@@ -327,7 +327,7 @@ async def test_the_pages_examples_are_taken(behind: OsmemServer, tmp_path: Path)
             example, hosts=(front.url,), ca_file=None, credentials_file=None, body=tmp_path / "body.json"
         )
         async with opened(ours) as stages:
-            # No document here has the language that it filters by.
+            # No document here has the language of the filter.
             assert await stages.search("news", "river", 10, TIMEOUT_S) == []
 
 

@@ -1,4 +1,4 @@
-"""What stops the start, and that no process outlives its server."""
+"""Errors that stop the start; no process outlives its server."""
 
 import importlib.util
 import os
@@ -104,7 +104,7 @@ async def test_a_jvm_that_does_not_start_shows_its_last_words(
     toy_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    (tmp_path / "release").write_text('JAVA_VERSION="21.0.1"\n')  # and nothing else of a Java
+    (tmp_path / "release").write_text('JAVA_VERSION="21.0.1"\n')  # and nothing else from Java
     with pytest.raises(ConfigError, match=r"ended with 1; its last lines:\n(?s:.*)libjvm"):
         await stage_of(toy_index).start()
 

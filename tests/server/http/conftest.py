@@ -1,4 +1,4 @@
-"""The HTTP door over a real socket, in this process: a real engine, tiny rankers, candidates from memory."""
+"""The HTTP endpoint over a real socket in this process: a real engine, tiny rankers, stored candidates."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -30,7 +30,7 @@ def first_stage() -> MemoryFirstStage:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_door(tiny_rankers: dict[str, Path], first_stage: MemoryFirstStage) -> AsyncIterator[Opened]:
-    """One door for the tests of a file, whose loop scope must be the module."""
+    """One endpoint for the tests of a file, whose loop scope must be the module."""
     async with opened_door(tiny_rankers, first_stage=first_stage) as opened:
         yield opened
 

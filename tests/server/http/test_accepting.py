@@ -1,4 +1,4 @@
-"""Connections without an end to their headers or handshakes, and more of them than there is room for."""
+"""Connections that never finish their headers or handshakes, and more connections than there is room for."""
 
 import asyncio
 import errno
@@ -60,7 +60,7 @@ async def test_a_kept_connection_ends_when_nothing_comes(
         kept = await connect(door.listener.port)
         assert (await kept.ask(RERANK, BODY)).status == 200
         assert await kept.ended() == b""
-        # A refused body that ends late does not keep it either.
+        # The late end of a refused body does not keep it open, either.
         refused = await connect(door.listener.port)
         whole = request(RERANK, b"[" * 1000, "Content-Encoding: br\r\n")
         await refused.send(whole[:-10])
@@ -91,12 +91,12 @@ async def test_new_connections_take_the_place_of_those_that_wait_longest(
         greedy = [await connect(port, GREEDY) for _ in range(60)]
         for each in greedy:
             await each.send(HALF_HEADERS)
-        # Of 32 one caller may have 30.
+        # One caller may have 30 of 32.
         await until(lambda: ended(door, "room") == 30)
         assert [await each.ended() for each in greedy[:30]] == [b""] * 30
         modest = await connect(port, MODEST)
         assert (await modest.ask(RERANK, BODY)).status == 200
-        # Its own newest goes on, too.
+        # Its own newest connection goes on, too.
         await greedy[-1].send(b"Content-Length: 0\r\n\r\n")
         assert (await greedy[-1].answer()).status == 400
 
@@ -122,7 +122,7 @@ async def test_a_connection_beyond_those_in_calls_is_refused(
 async def test_connections_that_come_in_one_turn_of_the_loop_give_their_places_back(
     open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without room a connection may be ended before its task has begun."""
+    """Without room, a connection may be ended before its task has begun."""
     monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 32)
     async with open_door() as door:
         calling = [await connect(door.listener.port) for _ in range(29)]
@@ -164,7 +164,7 @@ async def test_an_error_of_accepting_that_stays_holds_nothing_up(
 
 @contextmanager
 def no_more_files() -> Iterator[None]:
-    """Let this process open none."""
+    """Make this process unable to open further files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
     os.close(free)
@@ -203,7 +203,7 @@ async def test_a_handshake_has_its_time(
         assert await silent.ended() == b""
         await wrong.ended()
         await until(lambda: ended(door, "handshake") == 2)
-        # On a busy machine a sound handshake takes longer than that.
+        # On a busy machine a valid handshake takes longer than that.
         monkeypatch.undo()
         trusting = ssl.create_default_context(cafile=tls_files.authority)
         async with door.session.get("/health", ssl=trusting, server_hostname="farrank.test") as answer:

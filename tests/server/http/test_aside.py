@@ -1,4 +1,4 @@
-"""Large bodies of one caller keep the bodies of others waiting no longer than is fair."""
+"""Large bodies of one caller delay the bodies of others by no more than a fair share."""
 
 import asyncio
 import gzip
@@ -23,7 +23,7 @@ GREEDY, MODEST = "127.0.0.2", "127.0.0.3"
 
 
 def body(query: str, documents: int, characters: int) -> bytes:
-    """A request whose documents are cut to a few tokens by the tiny ranker."""
+    """Make a request whose documents the tiny ranker cuts to a few tokens."""
     texts = [{"text": "river " * (characters // 6)}] * documents
     return json.dumps({"query": query, "documents": texts}).encode()
 
@@ -33,7 +33,7 @@ def large(query: str) -> bytes:
 
 
 class HeldReading:
-    """Holds the reading of large bodies until `go_on`; `begun` are their queries in the order of reading."""
+    """Delays the reading of large bodies until `go_on`. `begun` lists their queries in reading order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: list[str] = []
@@ -72,7 +72,7 @@ async def test_a_small_body_is_answered_while_large_ones_are_read(
             for number, each in enumerate(greedy):
                 await each.send(request(RERANK, large(f"greedy {number}")))
             await until(lambda: len(held.waiting) == 3 and bool(held.begun))
-            # Its answer is too long for the event loop, too.
+            # Its answer is also too long for the event loop.
             small = body("modest", 400, 200)
             answers = [await asyncio.wait_for(modest.ask(RERANK, small), 60)]
             packed = gzip.compress(small)
@@ -119,7 +119,7 @@ async def test_a_body_whose_deadline_passes_while_it_waits_is_not_read(
         finally:
             held.go_on.set()
         assert (await first.answer()).status == 200
-        # The room and the turn of the late one are free again.
+        # The room and the turn of the late request are free again.
         assert (await late.ask(RERANK, large("next"))).status == 200
         assert door.bench.count("farrank_receiving_bytes") == 0
     assert held.begun == ["first", "next"]

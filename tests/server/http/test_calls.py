@@ -1,4 +1,4 @@
-"""What every dialect shares: limits, deadlines, callers that go, refusals, and what is counted."""
+"""Behaviour of all dialects: limits, deadlines, callers that go, refusals, and counts."""
 
 import asyncio
 import gzip
@@ -83,7 +83,7 @@ async def test_a_body_is_read_no_further_than_to_the_limit(open_door: OpenDoor) 
                 read += 100_000
                 yield b"x" * 100_000
 
-        # Its length is said beforehand, and its length shows when it comes.
+        # A body whose length is announced, and a body whose length shows only at its end.
         async with door.session.post(RERANK, data=b"x" * 200_001, headers=JSON) as answer:
             assert answer.status == 413
             said = await answer.json()
@@ -127,7 +127,7 @@ async def test_a_body_that_does_not_come_is_waited_for_until_the_deadline(door: 
 
 
 class Held:
-    """Lets the first batch wait until a test says so."""
+    """Delays the first batch until a test releases it."""
 
     def __init__(self) -> None:
         self.running, self.may_run = threading.Event(), threading.Event()
@@ -150,13 +150,13 @@ async def test_the_work_of_a_caller_that_hangs_up_leaves_the_queue(open_door: Op
         with pytest.raises(asyncio.CancelledError):
             await call
         await until(lambda: door.count("cancellations_total", ranker="maxp") == 1)
-        # It is counted as ended a turn of the loop later.
+        # It is counted as ended one turn of the loop later.
         await until(lambda: door.count("requests_in_flight", method="Rerank") == 0)
         held.may_run.set()
         await until(lambda: door.bench.waiting() == 0)
         assert door.bench.count("farrank_admitted_tokens", ranker="maxp") == 0
         done = held.batches
-        # What waits behind it runs at once, and nothing more of it runs.
+        # The next call runs at once, and no more of the cancelled one runs.
         assert (await door.post(RERANK, {"query": "sea", "documents": [{"text": "a"}]}))[0] == 200
         assert held.batches == done + 1
         assert door.count("requests_total", method="Rerank", ranker="maxp", code="CANCELLED") == 1
@@ -209,7 +209,7 @@ async def test_too_many_calls_are_refused_with_a_hint(open_door: OpenDoor) -> No
                 pass
         for each in reading:
             each.cancel()
-        # Those that have gone make room.
+        # Calls that have gone make room.
         async with asyncio.timeout(60):
             while await refused():
                 pass
@@ -225,7 +225,7 @@ async def test_a_bug_is_told_as_no_more_than_that(
     monkeypatch.setattr(door.engine, "scorer", fail)
     status, said = await door.post(RERANK, REQUEST)
     assert (status, said) == (500, {"code": "internal", "message": "the server failed; its log says why"})
-    # An error's own words may be a caller's.
+    # An error's message could contain a caller's words.
     assert "KeyError" in caplog.text
     assert "in fail" in caplog.text
     assert "'secret'" not in caplog.text.replace('raise KeyError("secret")', "")
@@ -253,7 +253,7 @@ async def test_a_bug_while_a_body_is_read_is_told_and_counted_too(
 
     monkeypatch.setattr(reader, "read", fail)
     assert await door.post(path, REQUEST) == (status, said)
-    # An error's own words may be a caller's.
+    # An error's message could contain a caller's words.
     assert "KeyError" in caplog.text
     assert "in fail" in caplog.text
     assert "'secret'" not in caplog.text.replace('raise KeyError("secret")', "")
@@ -288,7 +288,7 @@ async def test_a_gzip_body_is_unpacked(door: Opened) -> None:
     for body in (gzip.compress(text), gzip.compress(text[:20]) + gzip.compress(text[20:])):
         status, said = await post_bytes(door, body)
         assert (status, said["results"]) == (200, wanted)
-    # Nothing is nothing, whatever it is called.
+    # An empty body is refused, whatever its content type.
     status, said = await post_bytes(door, b"")
     assert (status, said["code"]) == (400, "invalid_argument")
     assert said["message"].startswith("query: ")

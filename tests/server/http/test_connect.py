@@ -1,4 +1,4 @@
-"""The contract in JSON and in protobuf, as Connect clients and curl send it."""
+"""The contract in JSON and in protobuf, as sent by Connect clients and curl."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ async def test_an_answer_is_the_contracts_message_in_json(shared_door: Opened) -
     assert len(message.results) == 3
     assert message.ranker.name == "maxp"
     assert all(each.chunks and each.deciding_passage.end for each in message.results)
-    # What is 0 is said, too: a reader of JSON need not know the defaults.
+    # Zeros are written, too, so that a reader of the JSON need not know the defaults.
     assert {each["index"] for each in answer["results"]} <= set(range(5))
     assert answer["queryTokensCut"] == 0
     assert answer["scoreScale"] == "SCORE_SCALE_RAW"
@@ -134,7 +134,7 @@ async def test_what_is_not_asked_as_connect_asks(shared_door: Opened) -> None:
 
 
 async def test_a_long_answer_and_a_long_request_are_whole(shared_door: Opened) -> None:
-    """They are turned on another thread."""
+    """Another thread converts them."""
     documents = [{"id": f"é{n}", "text": "the river\n" * 2000} for n in range(20)]
     request = {"query": "river", "documents": documents, "options": {"returnTexts": True}}
     status, answer = await shared_door.post(RERANK, request)

@@ -1,4 +1,4 @@
-"""When a connection ends, and that its caller learns so from an answer; nothing is lost in a drain."""
+"""The end of connections, which answers announce to callers; a drain loses no call."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from support.waiting import until
 
 RERANK = "/v2/rerank"
 
-# Callers, endpoints and engines share one event loop here, and take longer than elsewhere to take notice.
+# Callers, endpoints and engines share one event loop here, and need longer than usual to notice.
 NOTICE_S = 4.0
 
 BODY = json.dumps({"query": "river", "documents": ["the river rises", "flour and salt"]}).encode()
@@ -51,11 +51,11 @@ async def test_a_caller_that_is_refused_early_sees_the_answer_and_goes_on(
     limit = 200_000
     async with open_door(limits=LimitsConfig(max_request_bytes=limit)) as door:
         caller = await connect(door.listener.port)
-        # Twice as much as the sockets' buffers hold: the server has to read it.
+        # Twice the size of the sockets' buffers, so that the server has to read it.
         refused = await caller.ask(RERANK, b"[" * (connection.REFUSED_BODIES * limit))
         assert (refused.status, refused.closes) == (413, False)
         assert (await caller.ask(RERANK, BODY)).status == 200
-        # More than that ends the connection, behind the answer.
+        # A larger body ends the connection after the answer.
         await caller.send(request(RERANK, b"[" * 100_000_000)[:1000])
         assert (await caller.answer()).status == 413
         with pytest.raises(ClosedError):  # noqa: PT012  # sooner or later, by the sockets' buffers
@@ -91,7 +91,7 @@ async def begin(tiny_rankers: dict[str, Path]) -> AsyncIterator[Begin]:
         return begun[-1]
 
     yield begin_one
-    # Of one that the test has ended already nothing is open.
+    # Nothing is open for calls that the test has ended already.
     for each in begun:
         await each.__aexit__()
 
@@ -121,11 +121,11 @@ async def test_a_drain_tells_callers_answers_them_and_ends_idle_connections(
     admitted = asyncio.create_task(busy.ask(RERANK, BODY))
     await until(held.is_set)
     ending = asyncio.create_task(draining.__aexit__())
-    # While callers take notice, calls are admitted, and health and answers tell them to go.
+    # During the notice, calls are admitted, and health and answers tell callers to leave.
     health = await late.ask("/health")
     assert (health.status, health.closes) == (503, True)
     served = asyncio.create_task(new.ask(RERANK, BODY))
-    # Afterwards nothing is admitted, and an idle connection ends.
+    # Afterwards no call is admitted, and an idle connection ends.
     assert await idle.ended() == b""
     refused = await (await connect(port)).ask(RERANK, BODY)
     assert (refused.status, refused.closes) == (503, True)
@@ -139,7 +139,7 @@ async def test_a_drain_tells_callers_answers_them_and_ends_idle_connections(
 async def test_a_drain_under_load_loses_no_call_of_either_endpoint(
     begin: Begin, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HTTP callers try again only on a kept connection that ended while it was idle."""
+    """HTTP callers retry only on a kept connection that ended while it was idle."""
     monkeypatch.setattr(replica, "NOTICE_S", NOTICE_S)
     staying, leaving = await begin(), await begin()
     replicas = {http_port(each): each for each in (staying, leaving)}
@@ -148,7 +148,7 @@ async def test_a_drain_under_load_loses_no_call_of_either_endpoint(
     statuses: list[int] = []
 
     async def balance() -> None:
-        """Ask for the health of all, as a balancer does."""
+        """Ask for the health of all endpoints, as a load balancer does."""
         while not done.is_set():
             for port in replicas:
                 try:
@@ -177,7 +177,7 @@ async def test_a_drain_under_load_loses_no_call_of_either_endpoint(
             statuses.append(answer.status)
             if answer.closes:
                 kept = None
-            # Some ask often, others rarely enough to be idle in between.
+            # Some callers call often, others rarely enough to be idle in between.
             await asyncio.sleep(0.01 if number % 2 else 0.3)
 
     lost: list[Unavailable] = []

@@ -1,4 +1,4 @@
-"""Who may ask from a browser, certificates, ports, and the door's own page."""
+"""Callers from a browser, certificates, ports, and the endpoint's own page."""
 
 import json
 import ssl
@@ -58,7 +58,7 @@ async def test_a_page_cannot_send_what_its_browser_sends_without_asking(
                 assert answer.status == 415
                 shown = kind.partition(";")[0]
                 assert f"Content-Type: is '{shown}'; with an Origin it must be application/json" in said
-        # curl says that a body is a form.
+        # curl declares the body as a form.
         async with door.session.post("/v2/rerank", data=body, headers={"Content-Type": form}) as answer:
             assert answer.status == 200
 
@@ -105,7 +105,7 @@ async def test_the_page_is_served_with_its_rules_and_can_be_switched_off(open_do
         for path in ("/door.py", "/../door.py", "/%2e%2e/door.py", "/page"):
             async with door.session.get(path) as answer:
                 assert answer.status == 404
-        # The same path is text-embeddings-inference's.
+        # The same path belongs to text-embeddings-inference.
         assert (await door.post("/", {"query": "river", "texts": ["a"]}))[0] == 200
     async with open_door(page=False) as door, door.session.get("/") as answer:
         assert answer.status == 405

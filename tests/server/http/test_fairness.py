@@ -1,4 +1,4 @@
-"""Callers by their addresses: calls of one with many connections wait behind one another."""
+"""Callers by their addresses: calls of one caller with many connections wait behind one another."""
 
 import asyncio
 import threading
@@ -17,12 +17,12 @@ GREEDY, MODEST = 200, 10
 
 
 def connected_from(address: str) -> aiohttp.TCPConnector:
-    """Connections from an address of the loopback network, each call its own."""
+    """Open connections from an address of the loopback network, one for each call."""
     return aiohttp.TCPConnector(local_addr=(address, 0), limit=0, force_close=True)
 
 
 async def test_many_connections_are_one_caller(open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Tiny rankers do all this in a few milliseconds.
+    # Tiny rankers do all this work in a few milliseconds.
     monkeypatch.setattr(work_queue, "QUANTUM_S", 1e-9)
     held, go_on = threading.Event(), threading.Event()
     done: list[str] = []
@@ -40,14 +40,14 @@ async def test_many_connections_are_one_caller(open_door: OpenDoor, monkeypatch:
         async def ask(session: aiohttp.ClientSession, name: str, priority: str = "") -> None:
             options = {"ranker": "maxp"} | ({"priority": priority} if priority else {})
             body = {"query": QUERY, "documents": [{"text": QUERY}], "options": options}
-            # A busy machine takes long to open so many connections.
+            # A busy machine needs long to open so many connections.
             headers = {"Connect-Timeout-Ms": "3600000"}
             async with session.post(f"{METHODS}Rerank", json=body, headers=headers) as answer:
                 assert answer.status == 200, await answer.text()
                 done.append(name)
 
         try:
-            # It is on the device when all the others come.
+            # It is on the device when all others arrive.
             asked = [asyncio.create_task(ask(greedy, "first"))]
             await until(lambda: held.is_set())
             later = [asyncio.create_task(ask(modest, "later", "PRIORITY_BATCH")) for _ in range(MODEST)]
@@ -62,9 +62,9 @@ async def test_many_connections_are_one_caller(open_door: OpenDoor, monkeypatch:
     places = {
         name: [at for at, each in enumerate(done) if each == name] for name in ("greedy", "modest", "later")
     }
-    # All the greedy one's came first, and by due time would go first.
+    # All calls of the greedy caller came first, and would go first in the order of due times.
     assert max(places["modest"]) < GREEDY / 2, places
-    # What can wait came before both, and has a part all the same.
+    # Batch calls came before both, and still get their share.
     assert min(places["later"]) > min(places["greedy"])
     assert len(done) == 1 + GREEDY + 2 * MODEST
 
@@ -88,26 +88,26 @@ async def test_calls_that_can_wait_go_later_and_are_counted_apart(open_door: Ope
                 "query": "river",
                 "options": {"ranker": "maxp", "priority": f"PRIORITY_{priority}"},
             }
-            # A document each.
+            # One document each.
             body |= {"documents": [{"text": QUERY}]} if method == "Rerank" else {"k": 1}
             status, answer = await opened.post(f"{METHODS}{method}", body)
             assert status == 200, answer
             done.append(priority)
 
         try:
-            # It is on the device when the others come.
+            # It is on the device when the others arrive.
             asked = [asyncio.create_task(ask("UNSPECIFIED"))]
             await until(lambda: held.is_set())
             of_first = tokens("interactive")
             assert (of_first > 0, tokens("batch")) == (True, 0)
             asked.append(asyncio.create_task(ask("BATCH")))
             await until(lambda: opened.bench.waiting() == 1)
-            # Fewer than before if the estimate of the first was corrected meanwhile, and no more.
+            # Fewer than before if the estimate of the first was corrected in the meantime, but not more.
             assert 0 < tokens("interactive") <= of_first
             assert tokens("batch") > 0
             asked.append(asyncio.create_task(ask("INTERACTIVE")))
             await until(lambda: opened.bench.waiting() == 2)
-            # A batch at a time: answers of two would race each other to their callers.
+            # One batch at a time, because the answers of two would race each other to their callers.
             for number in (1, 2, 3):
                 go_on.release()
                 await until(lambda number=number: len(done) == number)  # type: ignore[misc]

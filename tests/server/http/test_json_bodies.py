@@ -1,4 +1,4 @@
-"""JSON's values are counted in its bytes, and a large body is read in parts as a small one is in one."""
+"""A JSON body's values are counted in its bytes, and reading it in parts gives the same result."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ trees = st.recursive(
 
 
 def values_in(tree: Any) -> int:
-    """How many entries all its lists and objects have together, an empty one counted as an entry."""
+    """Return how many entries all lists and objects have together. An empty one counts as an entry."""
     if not isinstance(tree, list | dict):
         return 0
     inner = tree.values() if isinstance(tree, dict) else tree
@@ -73,7 +73,7 @@ def test_parts_give_the_whole(kind: type[RerankBody] | type[ScoreBody], body: di
         try:
             return msgspec.to_builtins(decoded(written, kind, LimitsConfig()))
         except InvalidArgument as error:
-            # Of several that are wrong, another may be found first.
+            # If several are wrong, another one may be found first.
             return error.message.partition(": ")[2][:15]
 
     whole = outcome()

@@ -1,4 +1,4 @@
-"""The description of the door: it validates, it names every path, and its examples work."""
+"""The endpoint's description is valid, it names every path, and its examples work."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ EXAMPLES = [
 
 
 def check(schema: dict[str, Any], value: Any) -> None:
-    """Hold a value to a schema of the description."""
+    """Validate a value against a schema of the description."""
     whole = {**schema, "components": DESCRIBED["components"]}
     jsonschema.Draft202012Validator(whole).validate(value)
 

@@ -1,4 +1,4 @@
-"""JSON becomes the message that protobuf's own mapping makes of it, field by field of the whole contract."""
+"""JSON becomes the same message as with protobuf's own mapping, for every field of the contract."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from farrank_server.service.methods import SERVICE
 LIMITS = LimitsConfig()
 INPUTS = [method.input_type for method in SERVICE.methods]
 
-# Values that the mapping takes or refuses, whatever the field's type is.
+# Values that the mapping accepts or refuses, whatever the field's type is.
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 3.0, 1.5, 2**40, "", "x", "3", "2.0", "é\U0001f600", [], [None], [1]),
     *({}, [{}], {"a": 1}, "SCORE_SCALE_SIGMOID", "PRIORITY_BATCH", "NOBODY", 2, 99),
@@ -29,7 +29,7 @@ VALUES: list[Any] = [
 
 
 def places(kind: Descriptor, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The place of every message in a request: its names, and the number of an entry in a list."""
+    """Return the path of every message in a request: names, and the index of an entry in a list."""
     yield path
     for field in kind.fields:
         if field.message_type is not None:
@@ -46,7 +46,7 @@ def kind_at(kind: Descriptor, path: tuple[str | int, ...]) -> Descriptor:
 
 
 def tree_with(path: tuple[str | int, ...], inner: Any) -> Any:
-    """A tree that has a value at a place; an entry of a list comes after an empty one."""
+    """Return a tree with a value at a path. An entry of a list comes after an empty one."""
     for name in reversed(path):
         inner = {name: inner} if isinstance(name, str) else [{}, inner]
     return inner
@@ -73,7 +73,7 @@ EVERY_PLACE = [
 
 
 def read(body: bytes, kind: type[Message]) -> Message | None:
-    """The message of a body; None where it is refused."""
+    """Return the message of a body, or None if it is refused."""
     try:
         return message_of_json(body, kind, LIMITS)
     except InvalidArgument:
@@ -81,7 +81,7 @@ def read(body: bytes, kind: type[Message]) -> Message | None:
 
 
 def mapped(body: bytes, kind: type[Message]) -> Message | None:
-    """The same as protobuf's own mapping has it."""
+    """Return the message according to protobuf's own mapping."""
     try:
         return json_format.Parse(body, kind())
     except json_format.ParseError:
@@ -96,7 +96,7 @@ def test_every_field_is_read_as_protobuf_maps_it(
     for name in {field.json_name, field.name}:
         for value in VALUES:
             if field.message_type is not None and value in ("", []) and not field.is_repeated:
-                # The library takes these two for an empty message, by accident.
+                # The library accidentally accepts these two as an empty message.
                 continue
             body = json.dumps(tree_with(path, {name: value})).encode()
             message = read(body, kind)
@@ -129,7 +129,7 @@ def test_a_field_that_comes_twice_is_refused(
 
 
 def test_no_request_has_a_oneof() -> None:
-    """The mapping lets only one of its fields be set, and fields are read one by one here."""
+    """The mapping permits only one field of a oneof, but this reader reads fields one by one."""
     for kind in INPUTS:
         for path in places(kind):
             assert all(len(each.fields) == 1 for each in kind_at(kind, path).oneofs)

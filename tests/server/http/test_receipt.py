@@ -1,4 +1,4 @@
-"""Requests that arrive slowly, in part or in great number: bounded in bytes, in time and by caller."""
+"""Requests that arrive slowly, partly or in great numbers: bounded in bytes, in time and by caller."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ PATIENT = "Connect-Timeout-Ms: 9999999999\r\n"
 
 
 def half(size: int) -> bytes:
-    """A request that claims a body of this size, with half of it."""
+    """Make a request that claims a body of this size, with half of it."""
     return request(RERANK, b"[" * size, PATIENT)[: -size // 2]
 
 
@@ -44,14 +44,15 @@ async def test_callers_share_the_bytes_that_are_in_receipt(
         greedy = [await connect(port, "127.0.0.2") for _ in range(3)]
         for each in greedy:
             await each.send(half(400_000))
-        # One caller alone may have half of all: the other two wait, with nothing of them read.
+        # One caller alone may have half of the budget: its other two requests wait, and no byte of them is
+        # read.
         await until(lambda: door.bench.count("farrank_receiving_waiting") == 2)
         assert in_receipt(door) == 400_000
-        # Another caller finds room, and one whose size is not known takes the largest.
+        # Another caller finds room. A request of unknown size reserves the largest.
         modest = await connect(port, "127.0.0.3")
         assert (await modest.ask(RERANK, BODY)).status == 200
         await until(lambda: in_receipt(door) == 400_000)
-        # What a caller held when it went is free again, and goes to its next.
+        # The room of a request that has gone is free again, and goes to the caller's next.
         await greedy[0].close()
         await until(lambda: door.bench.count("farrank_receiving_waiting") == 1)
         assert in_receipt(door) == 400_000

@@ -1,4 +1,4 @@
-"""Requests that another reader could read in another way, or that have more headers than anybody needs."""
+"""Requests that another reader could parse differently, or that have too many headers."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ FOLDED = "a line begins with a space or tab; each header must stand in one line"
 MANY = f"has more than {MOST_HEADERS} headers"
 LONG = f"its headers have more than {MOST_HEADER_BYTES} bytes"
 
-# Each with what follows it in the same connection hidden, if a proxy reads it in another way.
+# Each would hide the following request of the connection if a proxy parses it differently.
 WRONG = {
     "both lengths": (LINE + LENGTH + CHUNKED + b"\r\n" + CHUNKS + b"0\r\n\r\n", 400, BOTH),
     "both the other way round": (LINE + CHUNKED + b"Content-Length: 4\r\n\r\n0\r\n\r\n", 400, BOTH),

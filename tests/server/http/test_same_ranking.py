@@ -1,4 +1,4 @@
-"""Whatever is asked, both doors give the same ranking, or refuse it with the same words."""
+"""Both endpoints give the same ranking to every request, or refuse it with the same message."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,7 +26,7 @@ from support.memory_first_stage import in_memory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# Small, so that what is drawn goes beyond them now and then.
+# Small, so that generated requests sometimes exceed them.
 LIMITS = LimitsConfig(max_documents=5, max_document_bytes=600, max_query_bytes=60, max_request_bytes=1500)
 
 WORDS = st.sampled_from(
@@ -85,14 +85,14 @@ async def test_connect_and_grpc_say_the_same(doors: tuple[Any, Opened], request_
     status, said = await http.post(f"{METHODS}Rerank", json_format.MessageToDict(request_))
     wanted = await through_grpc(stub, request_)
     if status == 413:
-        # JSON takes more bytes than protobuf does.
+        # JSON takes more bytes than protobuf.
         return
     if isinstance(wanted, grpc.aio.AioRpcError):
         assert (said["code"].upper(), said["message"]) == (wanted.code().name, wanted.details())
         return
     assert status == 200
     found = json_format.ParseDict(said, pb.RerankResponse())
-    # What ran beside what, and when, moves a score by its last digit, and is no part of the answer.
+    # The other inputs of a batch change a score's last digit, and times are not part of the answer.
     for one, other in zip(found.results, wanted.results, strict=True):
         assert one.score == pytest.approx(other.score, abs=2e-6)
         assert one.text == other.text
@@ -128,7 +128,7 @@ async def test_a_dialect_and_grpc_rank_the_same(
     if status == 413:
         return
     if isinstance(wanted, grpc.aio.AioRpcError):
-        # Of two mistakes, either may be told.
+        # If there are two mistakes, either may be reported.
         assert status == 400 or (status == 404 and options.ranker == "nobody")
         return
     assert status == 200, said

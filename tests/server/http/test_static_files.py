@@ -1,4 +1,4 @@
-"""How the page's files are served. What the page does in a browser is tested in `page/`."""
+"""Serving the page's files. `page/` tests the page in a browser."""
 
 from farrank_server.http.static_files import PAGE
 from support.http_door import Opened
@@ -15,7 +15,7 @@ async def test_the_page_and_all_its_files_come_from_here_alone(door: Opened) -> 
         name = path.relative_to(PAGE).as_posix()
         async with door.session.get("/" if name == "index.html" else f"/{name}") as answer:
             assert answer.status == 200
-            # Browsers run no module of another type.
+            # Browsers run no module with another type.
             assert kinds[path.suffix] in answer.content_type
             assert answer.headers["Content-Security-Policy"].startswith("default-src 'self';")
             assert answer.headers["X-Content-Type-Options"] == "nosniff"

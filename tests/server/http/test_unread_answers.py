@@ -1,4 +1,4 @@
-"""A caller through HTTP that does not read its answer: that is counted, and ended when it is late."""
+"""An HTTP caller that does not read its answer is counted, and its connection is ended when it is late."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ BODY = json.dumps(
 
 
 async def asked(door: Opened) -> socket.socket:
-    """Ask, with room for little of the answer."""
+    """Send a call, with room for only a part of the answer."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.setblocking(False)
@@ -33,7 +33,7 @@ async def asked(door: Opened) -> socket.socket:
 
 
 async def read(door: Opened) -> tuple[int, Any]:
-    """Ask, and read the answer."""
+    """Send a call, and read the answer."""
     headers = {"Content-Type": "application/json"}
     async with door.session.post(METHODS + "Rerank", data=BytesIO(BODY), headers=headers) as answer:
         return answer.status, await answer.json()
@@ -49,14 +49,14 @@ async def test_an_unread_answer_counts_until_its_connection_is_ended(
     monkeypatch.setattr(unread, "SWEEP_S", 0.05)
     connection = await asked(door)
     await until(lambda: unread_bytes(door) > len(TEXT))
-    # Another has its whole answer meanwhile.
+    # Another caller gets its whole answer in the meantime.
     status, answer = await read(door)
     assert (status, answer["results"][0]["text"]) == (200, TEXT)
     monkeypatch.setattr(unread, "UNREAD_S", 0.1)
     monkeypatch.setattr(unread, "SLOWEST_BYTES_PER_S", 1e9)
     second = await asked(door)
     await until(lambda: door.count("unread_connections_ended_total") == 1)
-    # The first may take a minute and more, as it was told.
+    # The first may take more than a minute, as documented.
     await until(lambda: 0 < unread_bytes(door) < 2 * len(TEXT))
     for each in (connection, second):
         each.close()

@@ -1,4 +1,4 @@
-"""An interrupted build goes on; an index is added to and deleted from; a crash leaves the old one whole."""
+"""An interrupted build resumes; documents are added and deleted; a crash leaves the old index intact."""
 
 import asyncio
 import itertools
@@ -34,7 +34,7 @@ def interrupted(documents: Sequence[Document], after: int) -> Iterator[Document]
 
 
 def ranked(path: Path, *queries: str) -> list[list[tuple[str, float, str]]]:
-    """What an index finds, with one process for all queries."""
+    """Return the rankings of an index, with one process for all queries."""
 
     async def search() -> list[list[tuple[str, float, str]]]:
         stages = open_first_stages(FirstStageConfig(indexes={"it": Bm25Config(path)}))
@@ -109,7 +109,7 @@ else:
 
 
 def killed(out: Path, stop: int, *, change: bool) -> None:
-    """Run a builder, and kill it with its process group's indexing process left to find its pipe closed."""
+    """Run a builder and kill it. Its indexing process finds its pipe closed."""
     script = BUILDER.format(here=str(Path(__file__).parent), stop=stop, change=change, out=str(out))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as builder:
         assert builder.stdout is not None
@@ -135,7 +135,7 @@ def test_a_killed_build_leaves_no_index_and_goes_on_or_begins_anew(
 
 
 def test_a_killed_build_takes_its_busy_indexing_process_along(tmp_path: Path) -> None:
-    """One that merges for minutes would write into the folder in which the next build is prepared."""
+    """A process that merges for minutes would otherwise write into the folder of the next build."""
     script = BUILDER.format(
         here=str(Path(__file__).parent), stop=200, change=False, out=str(tmp_path / "out")
     )
@@ -144,7 +144,7 @@ def test_a_killed_build_takes_its_busy_indexing_process_along(tmp_path: Path) ->
         assert builder.stdout.readline() == b"here\n"
         (child,) = children("farrank_server.indexing.index_child")
         busy = psutil.Process(child)
-        busy.suspend()  # it reads its pipe no more
+        busy.suspend()  # it no longer reads its pipe
         builder.send_signal(signal.SIGKILL)
         builder.wait(120)
     until_s = time.monotonic() + 120
@@ -171,7 +171,7 @@ def test_a_link_to_an_index_stays_one(tmp_path: Path, caplog: pytest.LogCaptureF
     assert said in caplog.text
     caplog.clear()
     assert change_index(link, NEW) == 4
-    # Not by this change.
+    # This change did not leave them out.
     assert "left out" not in caplog.text
     assert link.is_symlink()
     changed = read_manifest(place)
@@ -218,7 +218,7 @@ def test_documents_are_added_deleted_and_replaced(tmp_path: Path) -> None:
     assert change_index(out, [Document("d5", "anotherword")], replacing=True) == 300
     once, never = ranked(out, "anotherword", "number5")
     assert ([doc_id for doc_id, _, _ in once], never) == (["d5"], [])
-    # Scores are those of an index that never held what was deleted, once Lucene has merged it away.
+    # Scores equal those of an index that never had the deleted documents, once Lucene has merged them away.
     assert (
         change_index(out, None, [each.doc_id for each in DOCUMENTS if each.doc_id not in ("d1", "d3")]) == 2
     )
@@ -253,7 +253,7 @@ def test_a_dead_lucene_is_said_and_what_was_saved_goes_on(tmp_path: Path) -> Non
 
 
 def children(module: str) -> list[int]:
-    """The processes of this one that run a module."""
+    """Return the child processes that run a module."""
     found = psutil.Process().children(recursive=True)
     return [each.pid for each in found if module in itertools.chain(each.cmdline())]
 

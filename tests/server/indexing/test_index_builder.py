@@ -1,4 +1,4 @@
-"""An index is whole or absent, and no folder of somebody else's is touched."""
+"""An index is complete or absent, and no other folder is touched."""
 
 import asyncio
 import signal
@@ -126,7 +126,7 @@ def interrupted() -> Iterator[Document]:
 def test_nothing_is_left_after_a_failure(
     tmp_path: Path, documents: Callable[[], Iterator[Document]], error: type[BaseException], message: str
 ) -> None:
-    (tmp_path / "index").mkdir()  # empty: may be built into
+    (tmp_path / "index").mkdir()  # empty, so an index may be built into it
     with pytest.raises(error, match=message):
         build_index(documents(), tmp_path / "index")
     assert names(tmp_path) == ["index"]

@@ -1,4 +1,4 @@
-"""A prepared index takes its place whole: after any interruption the old one or the new one is there."""
+"""A prepared index takes its place as a whole: after any interruption the old or the new one is there."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def prepared(scratch: Scratch) -> None:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """The files and folders that were brought to the disk, by their inodes."""
+    """Record the inodes of files and folders that were synced to the disk."""
     synced: set[int] = set()
     sync = os.fsync
 

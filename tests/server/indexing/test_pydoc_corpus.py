@@ -1,4 +1,4 @@
-"""The embedded corpus holds what one looks up, and nothing of the machine that rendered it."""
+"""The embedded corpus has the pages that users look up, and nothing from the machine that rendered it."""
 
 import re
 import sys
@@ -71,7 +71,7 @@ def test_nothing_differs_from_run_to_run_and_by_environment(
 def test_nothing_of_this_machine_shows(texts: dict[str, str]) -> None:
     traces = [sys.prefix, str(Path(__file__).parents[3]), " at 0x"]
     found = {doc_id: trace for doc_id, text in texts.items() for trace in traces if trace in text}
-    # Some releases print addresses in the documentation's own examples.
+    # Some releases have addresses in the documentation's own examples.
     printed = {f"topic:{name}": " at 0x" for name, text in topics.items() if " at 0x" in text}
     assert found.items() <= printed.items()
 

@@ -1,4 +1,4 @@
-"""What we write ranks as what Anserini writes, and indexes of both, and of earlier versions, are searched."""
+"""Farrank's indexes rank like Anserini's, and indexes of both, and of earlier versions, can be searched."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The framing of both sides agrees, and a torn pipe is an end, not an error."""
+"""Both sides agree on the framing, and a broken pipe is an end, not an error."""
 
 import asyncio
 import io

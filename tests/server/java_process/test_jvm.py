@@ -1,4 +1,4 @@
-"""Which Java is taken."""
+"""The choice of the Java installation."""
 
 import sys
 from pathlib import Path

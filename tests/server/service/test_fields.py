@@ -1,4 +1,4 @@
-"""Fields are counted in the bytes as the parser reads them, and pieces of a message are the message."""
+"""Fields are counted in the bytes as the parser reads them, and the pieces of a message add up to it."""
 
 import asyncio
 from itertools import pairwise
@@ -28,7 +28,7 @@ REQUEST = pb.RerankRequest
 
 
 def varint(value: int, longer: int = 0) -> bytes:
-    """Write a number, with so many bytes more than it needs."""
+    """Write a number with a number of superfluous bytes."""
     written = bytearray()
     while value > 127 or longer:
         longer -= value <= 127
@@ -56,7 +56,7 @@ messages = st.lists(within | plain, max_size=20).map(b"".join)
 
 
 def documents_in(data: bytes) -> int | None:
-    """How many documents the parser finds, None where it finds no message."""
+    """Return how many documents the parser finds, or None if it finds no message."""
     try:
         return len(pb.RerankRequest.FromString(data).documents)
     except DecodeError:
@@ -105,7 +105,7 @@ async def test_pieces_of_a_message_are_the_message(data: bytes, piece: int) -> N
         assert await parsed_in_turn(pb.RerankRequest, data, WIDE) == whole
 
 
-# Beyond what is parsed without a look.
+# Larger than the messages that are parsed without a check.
 PADDING = delimited(15, bytes(fields.SMALL_BYTES))
 QUERY = delimited(1, b"q")
 
@@ -179,7 +179,7 @@ async def test_large_requests_share_one_pace() -> None:
     await asyncio.gather(*(parse() for _ in range(20)))
     other.cancel()
     assert most == 1
-    # Small pieces need no pause until together they are as large.
+    # Small pieces need no pause until their sum is as large.
     await asyncio.sleep(2 * PAUSE_S)
     for _ in range(16):
         await asyncio.wait_for(pace.turn(PIECE_BYTES // 16), 30)

@@ -1,4 +1,4 @@
-"""The byte budget of requests in receipt: bounded for all, shared by caller, in turn."""
+"""The byte budget of requests in receipt: a total bound, shared by callers, in the order of arrival."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ async def test_one_caller_gets_half_and_another_finds_room() -> None:
     await settled()
     assert not waiting.done()
     assert (shown(metrics, "bytes"), shown(metrics, "waiting")) == (50, 1)
-    # The other caller's request passes those that wait.
+    # The other caller's request passes the waiting ones.
     with await asyncio.wait_for(budget.enter(B, 30), 30):
         assert shown(metrics, "bytes") == 80
     rooms[0].close()
@@ -103,7 +103,7 @@ async def test_one_that_goes_while_it_waits_leaves_its_place_to_the_next() -> No
     assert not small.done()
     large.cancel()
     (await small).close()
-    # One that is let in and goes in the same turn of the loop gives its room back.
+    # A request that is admitted and cancelled in the same turn of the loop gives its room back.
     both = asyncio.ensure_future(budget.enter(B, 20))
     await settled()
     room.close()

@@ -1,4 +1,4 @@
-"""Each wrong request is refused with the field, the problem and the limit; the rest is handed on as it is."""
+"""Each invalid request is refused with the field, the problem and the limit; others pass unchanged."""
 
 import asyncio
 

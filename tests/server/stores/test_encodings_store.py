@@ -1,4 +1,4 @@
-"""Stored vectors are a bi-encoder's own, rounded within a bound; a damaged or a foreign store is refused."""
+"""Stored vectors are a bi-encoder's own, rounded within a bound; damaged and foreign stores are refused."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ NUMBERS = st.floats(-60_000, 60_000, width=32)
 
 
 class Given:
-    """An encoder whose vectors are given, one a document."""
+    """An encoder with given vectors, one for each document."""
 
     version, precision, max_document_tokens = "v1", "fp32", WHOLE_DOCUMENT
 
@@ -75,7 +75,7 @@ def test_the_embedded_ranker_reads_from_it_what_it_would_encode(tmp_path: Path) 
         expected = runtime.encode([ranker.reader.chunk_input(None, chunk) for chunk in chunks[:4]])
         vectors = torch.stack([row.vectors for row in expected.rows()]).numpy()
         assert kept.features.vectors.dtype == torch.float16
-        # Of unit vectors, whose products are cosines; batches differ in the seventh digit.
+        # Unit vectors, whose products are cosines. Batches differ in the seventh digit.
         products = vectors @ vectors.T
         assert (
             np.abs(kept.features.vectors[:4].float().numpy() @ vectors.T - products).max()
@@ -96,7 +96,7 @@ def test_rounding_moves_a_product_within_its_bound(
     folder = tmp_path_factory.mktemp("index")
     store = EncodingsStore(write(folder, Given(vector.tolist()), ["x"]), "it")
     kept = store.read(0).features.vectors[0].double().numpy()
-    # Below 2⁻¹⁴ the steps of 16 bits no longer shrink: half of one is 2⁻²⁵.
+    # Below 2⁻¹⁴ the steps of 16 bits no longer shrink: half a step is 2⁻²⁵.
     smallest = 2.0**-25 * np.abs(query).sum()
     bound = SCORE_WITHIN * np.linalg.norm(query) * np.linalg.norm(vector) + smallest
     assert abs(query @ kept - query @ vector) <= bound * (1 + 1e-9)
@@ -158,7 +158,7 @@ def test_only_a_bi_encoder_encodes(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> EncodingsStore:
-    """Documents of 0 to 1,203 words of one token each, encoded whole."""
+    """Documents of 0 to 1,203 words of one token each, encoded to their end."""
     folder = write(tmp_path_factory.mktemp("whole"), ChunkEncoder("embedded"), [*map(words, LENGTHS)])
     return EncodingsStore(folder, "it")
 
@@ -181,7 +181,7 @@ def test_a_smaller_limit_reads_the_windows_within_it(whole: EncodingsStore, limi
         if tokens <= limit:
             assert (kept, beginning.cut) == (len(everything.spans), Cut())
             continue
-        # One window more would go beyond the limit; and all that is not read is counted.
+        # One more window would exceed the limit, and all unread tokens are counted.
         assert (kept - 1) * 150 + 200 <= limit < kept * 150 + 200
         end = int(beginning.spans[-1][1])
         assert beginning.cut == Cut(len(words(tokens)) - end, words(tokens)[end:].count("sea"))
@@ -203,7 +203,7 @@ def test_encodings_say_which_rankers_can_read_them(tmp_path: Path) -> None:
         limited, 501
     )
     assert "max_document_tokens is 199, less than one of their windows of 200" in refused(limited, 199)
-    # No document is cut: a larger limit changes nothing.
+    # No document is cut, so a larger limit changes nothing.
     assert refused(short, 501) == ""
     assert "another ranker" in short.why_not("-", chunking)
 

@@ -1,4 +1,4 @@
-"""What is added to a store is written as what stands there: its manifest speaks of all parts."""
+"""Parts added to a store have the same format as its first part, and its manifest covers all parts."""
 
 import json
 import os
@@ -112,6 +112,6 @@ def test_a_file_that_is_cut_short_while_it_is_read_costs_the_call_and_not_the_pr
     ) as cut:
         rows.at(2999)
     assert cut.value.reason is Reason.FIRST_STAGE_DOWN
-    # A folder in its place is no matter: what was opened stays what it was.
+    # Replacing the folder does not matter: an opened store stays unchanged.
     path.rename(tmp_path / "gone")
     assert rows.at(1).tolist() == [3, 4, 5]

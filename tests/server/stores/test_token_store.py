@@ -1,4 +1,4 @@
-"""Stored tokens are those of the texts, and a damaged or a foreign store is refused."""
+"""Stored tokens equal those of the texts, and damaged or foreign stores are refused."""
 
 import hashlib
 import json
@@ -90,7 +90,7 @@ def test_stored_tokens_are_those_of_the_texts(
         read = store.read(place, limit)
         assert same(read, tokenizer.read(text, limit, count_tokens=True))
         assert store.characters(place) == len(text)
-        # And so their chunks, which are slices.
+        # So are their chunks, which are slices.
         assert chunk_bounds(chunking, len(read), max_chunks)
     for place in (-1, len(texts) + len(added)):
         with pytest.raises(KeyError):
@@ -209,7 +209,7 @@ def test_what_is_not_verified_is_held_to_what_can_be_seen(tmp_path: Path) -> Non
 
 
 def sealed(values: dict[str, Any]) -> dict[str, Any]:
-    """A manifest as another version may have written it."""
+    """Write a manifest as another version could have written it."""
     said = {name: value for name, value in values.items() if name != "sha256"}
     return said | {"sha256": hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()}
 
@@ -225,7 +225,7 @@ def test_a_foreign_store_and_other_manifests_are_refused(tmp_path: Path) -> None
         ("{}", "KeyError"),
         ("[]", "AttributeError|TypeError"),
         (json.dumps(whole | {"parts": []}), "its values have changed"),
-        # Every document would have the tokens of the one before.
+        # Every document would have the tokens of the previous one.
         (manifest.read_text().replace('"first": 0', '"first": 1'), "its values have changed"),
         (json.dumps(sealed(whole | {"format": 1})), "is of format 1"),
     ]:

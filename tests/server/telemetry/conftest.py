@@ -1,4 +1,4 @@
-"""The log as a server writes it, and doors whose calls it tells of."""
+"""The log as a server writes it, and endpoints whose calls are logged."""
 
 import io
 import json
@@ -18,7 +18,7 @@ Lines = Callable[[], list[dict[str, Any]]]
 
 @pytest.fixture
 def lines() -> Iterator[Lines]:
-    """What all loggers of the process have written so far, down to their debugging."""
+    """Return the output so far of all loggers of the process, including debug messages."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
@@ -33,6 +33,6 @@ def lines() -> Iterator[Lines]:
 
 @pytest_asyncio.fixture
 async def doors(tiny_rankers: dict[str, Path], tmp_path: Path) -> AsyncIterator[Doors]:
-    """Doors that tell of every call."""
+    """Endpoints that log every call."""
     async with opened_doors(tiny_rankers, tmp_path, ok_sample=1.0) as opened:
         yield opened

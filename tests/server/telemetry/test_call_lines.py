@@ -1,4 +1,4 @@
-"""Each call has an id, which both doors answer, and a line in the log that holds nothing a caller wrote."""
+"""Each call has an id, which both endpoints return, and a log line without any words of the caller."""
 
 import asyncio
 import gzip
@@ -32,7 +32,7 @@ Lines = Callable[[], list[dict[str, Any]]]
 RERANK = "/farrank.v1.RerankService/Rerank"
 MADE = re.compile(r"[0-9a-f]{32}")
 
-# In every place where a caller can write. Nobody else writes it.
+# The mark is wherever a caller can write. Nothing else writes it.
 MARK = "quokkasaurus"
 TEXT = f"the {MARK} rises in the mountains"
 
@@ -42,7 +42,7 @@ def call_lines(lines: Lines) -> list[dict[str, Any]]:
 
 
 async def told_of(lines: Lines, count: int) -> list[dict[str, Any]]:
-    """The lines of so many calls: each is written a moment after its answer."""
+    """Wait for the lines of a number of calls: each is written a moment after its answer."""
     await until(lambda: len(call_lines(lines)) >= count)
     told = call_lines(lines)
     assert len(told) == count, told
@@ -56,7 +56,7 @@ def id_of(call: Any) -> str:
 async def through_grpc(
     doors: Doors, method: str, request: Any, *metadata: tuple[str, str]
 ) -> tuple[str, str, str]:
-    """What a call came to: its code, the id that was answered, and its words."""
+    """Make a call over gRPC. Returns its code, the returned id, and its message."""
     call = getattr(doors.stub, method)(request, metadata=metadata, timeout=30)
     code = await call.code()
     return code.name, id_of(await call.trailing_metadata()), await call.details()
@@ -101,7 +101,7 @@ async def test_calls_that_fail_have_ten_lines_a_minute_for_each_caller_and_reaso
     for key in ("guessed", "another"):
         for _ in range(7):
             assert (await through_grpc(doors, "Rerank", wrong, ("x-api-key", key)))[0] == "UNAUTHENTICATED"
-    # Another code, another caller, and in the end one more after a minute.
+    # Another code, another caller, and finally one more after a minute.
     await through_grpc(doors, "Rerank", unknown, ("x-api-key", team))
     await through_grpc(doors, "Rerank", wrong, ("x-api-key", other))
     monkeypatch.setattr(line_rate, "EVERY_S", 0.0)
@@ -146,7 +146,7 @@ async def test_a_client_learns_the_id_of_what_failed(doors: Doors) -> None:
 
 
 def requests_that_are_wrong() -> list[tuple[str, Any]]:
-    """Requests for every kind of error that one can meet, with the mark wherever a caller can write."""
+    """Requests for every kind of error that a caller can cause, with the mark wherever a caller can write."""
     document = pb.Document(id=MARK, text=TEXT)
 
     def rerank(**fields: Any) -> tuple[str, Any]:
@@ -222,7 +222,7 @@ async def test_nothing_that_a_caller_wrote_stands_in_a_line(
     assert await broken.code() is grpc.StatusCode.INVALID_ARGUMENT
     ids.append(id_of(await broken.trailing_metadata()))
     await ask("Rerank", good, ("x-api-key", open_key))
-    # A bug, and what it has in hand is what it says.
+    # A bug whose error message contains the query.
     engine = doors.bench.engine
 
     def fail(ranker: Any) -> None:
@@ -262,7 +262,7 @@ async def test_of_calls_that_are_well_a_share_is_told(
     doors.sample(0.99)
     for name in ("first", "second", "third"):
         await through_grpc(doors, "Rerank", request, ("x-api-key", key), ("x-request-id", name))
-    # What failed is told of whatever is drawn, and no number is drawn for it.
+    # Failures are always logged, and no random number is drawn for them.
     await through_grpc(doors, "Rerank", pb.RerankRequest(), ("x-api-key", key), ("x-request-id", "fourth"))
     told = await told_of(lines, 2)
     assert [each["request_id"] for each in told] == ["first", "fourth"]
@@ -320,7 +320,7 @@ def test_who_does_not_read_the_log_holds_up_nobody() -> None:
     writer.setFormatter(TextLines())
     for number in range(2000):
         writer.handle(record(f"line {number} {'x' * 1000}"))
-    # Nothing is read until here: a writer that waits would never have come so far.
+    # Nothing is read until here. A writer that waited would never have come this far.
     with ThreadPoolExecutor(1) as reader, open(reading, encoding="utf-8") as log:
         read = reader.submit(log.read)
         writer.flush()

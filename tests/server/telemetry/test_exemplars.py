@@ -1,4 +1,4 @@
-"""Histograms lead to calls by their ids, on the page of those who ask for OpenMetrics."""
+"""Histograms link to calls by their ids, for clients that accept OpenMetrics."""
 
 import asyncio
 import urllib.request
@@ -29,7 +29,7 @@ async def test_histograms_lead_to_calls_by_their_ids(doors: Doors) -> None:
     await doors.counted(1, "requests_total", **labels)
     page = MetricsPage("127.0.0.1", 0, doors.metrics)
     try:
-        # What Prometheus says.
+        # The header that Prometheus sends.
         accept = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
         kind, text = await asyncio.to_thread(scraped, page, accept)
         assert kind.startswith("application/openmetrics-text")

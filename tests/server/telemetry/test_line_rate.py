@@ -1,4 +1,4 @@
-"""How many lines one kind of event may have in the log."""
+"""The largest number of log lines for one kind of event."""
 
 import pytest
 
@@ -35,5 +35,5 @@ def test_the_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             assert rate.left_out(kind) == 0
     assert rate.left_out("c") == 0
     assert rate.left_out("b") is None
-    # Forgotten, as the one that began first.
+    # Forgotten, because it began first.
     assert rate.left_out("a") == 0

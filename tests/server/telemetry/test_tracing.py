@@ -1,4 +1,4 @@
-"""Which calls are traced, and what their traces say of the batches that they shared."""
+"""The choice of traced calls, and the links between their traces and the batches that they shared."""
 
 import asyncio
 import re
@@ -32,7 +32,7 @@ NO_HEADERS: dict[str, str] = {}
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    # On a busy machine the collector may take longer than an ending server waits.
+    # On a busy machine the collector may need longer than an ending server waits.
     monkeypatch.setattr(tracing, "CLOSE_S", 60.0)
     with collecting() as opened:
         yield opened
@@ -43,7 +43,7 @@ def opened(collector: Collector, **options: float | bool) -> Tracing:
 
 
 def begun(sender: Tracing, sent: dict[str, str] = NO_HEADERS) -> CallTrace | None:
-    """Begin a trace in a context of its own, as doors do: it would be the parent of all that comes later."""
+    """Begin a trace in its own context, as endpoints do. It would otherwise be the parent of later ones."""
     return copy_context().run(sender.begin, sent.get)
 
 
@@ -109,7 +109,7 @@ async def test_a_batch_leads_to_all_traced_calls_that_shared_it(
     assert [each.links for each in on_device] == [{batch.span.span_id}] * 2
     assert sum(each.facts["farrank.tokens"] for each in on_device) * 3 == batch.facts["farrank.tokens"] * 2
     for waited in collector.spans("queue"):
-        # To the rounding of clocks.
+        # Up to the rounding of clocks.
         assert abs(waited.span.end_time_unix_nano - batch.span.start_time_unix_nano) < 1e6
         assert waited.span.start_time_unix_nano < waited.span.end_time_unix_nano
 

@@ -1,4 +1,4 @@
-"""Callers over real sockets that send half a request, or read no answer: others are answered meanwhile."""
+"""Callers over real sockets that send half a request or read no answer; others still get answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ async def opened(limits: LimitsConfig, metrics: Metrics) -> AsyncIterator[tuple[
 async def begin(channel: Any, path: str) -> Any:
     """Begin a call and send no request."""
     call = channel.stream_stream(path)()
-    # Headers alone are on their way once the connection is there.
+    # The headers are sent as soon as there is a connection.
     await call.wait_for_connection()
     return call
 
@@ -67,7 +67,7 @@ async def error_of(call: Any) -> grpc.aio.AioRpcError:
 
 
 async def answered(channel: Any) -> None:
-    """Check that a call and a health check are answered."""
+    """Check that a call and a health check get answers."""
     asked = pb.RerankRequest(query="q").SerializeToString()
     data = await channel.unary_unary(RERANK)(asked, timeout=30)
     assert pb.RerankResponse.FromString(data).query_tokens_cut == 7
@@ -103,7 +103,7 @@ async def test_half_sent_requests_of_one_caller_leave_room_for_others() -> None:
         assert shown(metrics, "receiving_bytes") == 6 * 2**20
         assert shown(metrics, "open_calls", kind="calls") == 100
         await answered(channel)
-        # What has not been sent gives its room back when its caller goes.
+        # An unsent request gives its room back when its caller goes.
         await attacker.close()
         await until(lambda: shown(metrics, "receiving_bytes") == 0)
         await until(lambda: shown(metrics, "receiving_waiting") == 0)
@@ -138,7 +138,7 @@ async def test_answers_of_one_caller_that_it_does_not_read_leave_places_for_othe
 @pytest.mark.parametrize("path", [CHECK, WATCH])
 async def test_half_sent_checks_give_way_to_new_ones(path: str) -> None:
     async with opened(LimitsConfig(), Metrics()) as (port, channel):
-        # From the address of the others, as through a proxy.
+        # From the address of the others, as if through a proxy.
         attackers = [await RawCaller.open(port) for _ in range(5)]
         for each in attackers:
             for _ in range(60):

@@ -1,4 +1,4 @@
-"""Which connections are ended when few files are left."""
+"""The choice of connections to end when few files are left."""
 
 import socket
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ import pytest
 from farrank_server.wire import few_files
 from farrank_server.wire.few_files import end_newest
 
-# More than this process has open.
+# More files than this process has open.
 FILES = 2000
 
 
@@ -37,5 +37,5 @@ def test_the_caller_with_most_loses_its_newest_first_and_some_are_kept(
                 caller.setblocking(False)
                 with pytest.raises(BlockingIOError):
                     caller.recv(1)
-        # The listening socket stays.
+        # The listening socket stays open.
         opened.enter_context(socket.create_connection(("127.0.0.1", port)))

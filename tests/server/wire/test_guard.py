@@ -1,4 +1,4 @@
-"""What a caller is told when something fails, and what is counted."""
+"""The errors that callers get when something fails, and the counts."""
 
 import asyncio
 import gc
@@ -38,7 +38,7 @@ from support.waiting import until
 
 
 class Scripted(RerankService):
-    """Does with every Rerank call what a test says."""
+    """Runs a test's function for every Rerank call."""
 
     def __init__(self) -> None:
         self.behave: Callable[[], Awaitable[pb.RerankResponse]] = self.answer
@@ -93,7 +93,7 @@ async def refusal(channel: grpc.aio.Channel, **options: Any) -> grpc.aio.AioRpcE
 
 
 async def counted(expected: int, metrics: Metrics, name: str, **labels: str) -> None:
-    """Wait until a counter has a value: it moves once the answer is on its way."""
+    """Wait until a counter has a value: it changes while the answer is on its way."""
     await until(lambda: count(metrics, name, **labels) == expected)
 
 
@@ -109,7 +109,7 @@ async def test_an_answer_passes_and_is_counted(channel: grpc.aio.Channel, metric
 
 
 async def test_an_error_keeps_nothing_of_its_call(scripted: Scripted, channel: grpc.aio.Channel) -> None:
-    """The door keeps the last error until the next call: not what is behind it, with texts in a closure."""
+    """The endpoint keeps the last error until the next call, but not its cause, which may refer to texts."""
     held: list[weakref.ref[Metrics]] = []
 
     async def fail() -> pb.RerankResponse:
@@ -204,12 +204,12 @@ async def test_each_error_has_its_code_its_message_and_its_hint(
 async def test_answers_to_callers_who_go_at_that_moment_are_not_logged(
     scripted: Scripted, metrics: Metrics, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
-    """At a deadline gRPC may find that it cannot send what it was given: nothing that anybody can mend."""
+    """At a deadline gRPC may find that it cannot send the answer. Nobody can do anything about that."""
     timeout_s, rounds, together = 0.01, 150, 4
     begun = itertools.count()
 
     async def answer() -> pb.RerankResponse:
-        # From half a millisecond before the deadline to two after it.
+        # From half a millisecond before the deadline to two milliseconds after it.
         await asyncio.sleep(timeout_s - 0.0005 + 0.0025 * (next(begun) % 50) / 50)
         if fails:
             raise DeadlineExceeded("late")
@@ -252,14 +252,14 @@ async def test_a_bug_is_logged_and_told_as_no_more_than_that(
         grpc.StatusCode.INTERNAL,
         "the server failed; its log says why",
     )
-    # An error's own words may be a caller's.
+    # An error's message could contain a caller's words.
     assert "KeyError" in caplog.text
     assert "in fail" in caplog.text
     assert "'secret'" not in caplog.text.replace('raise KeyError("secret")', "")
 
 
 def never_answered(scripted: Scripted) -> asyncio.Event:
-    """Have no call answered from now on; return what is set once the server has begun one."""
+    """Make all later calls wait forever. Returns an event that is set once the server has begun one."""
     entered = asyncio.Event()
 
     async def wait() -> pb.RerankResponse:
@@ -272,7 +272,7 @@ def never_answered(scripted: Scripted) -> asyncio.Event:
 
 
 async def call_and_go(channel: grpc.aio.Channel, scripted: Scripted, timeout: float | None = None) -> None:
-    """Cancel a call once the server has begun it; from then on no call is answered."""
+    """Cancel a call once the server has begun it. From then on no call is answered."""
     entered = never_answered(scripted)
     call = stub_of(channel).Rerank(pb.RerankRequest(query="q"), timeout=timeout)
     await asyncio.wait_for(entered.wait(), 60)
@@ -284,7 +284,7 @@ async def test_a_caller_that_goes_and_one_that_is_late_are_counted_apart(
 ) -> None:
     await call_and_go(channel, scripted, timeout=600)
     await counted(1, metrics, "cancellations_total", ranker="maxp")
-    # On a busy machine the server's clock begins long after the caller's.
+    # On a busy machine the server's clock starts long after the caller's.
     monkeypatch.setattr(guard, "LATE_S", 100.0)
     entered, timeout_s = never_answered(scripted), 0.2
     while not entered.is_set():
@@ -297,7 +297,7 @@ async def test_a_caller_that_goes_and_one_that_is_late_are_counted_apart(
 async def test_a_caller_that_goes_just_before_its_deadline_was_late(
     channel: grpc.aio.Channel, scripted: Scripted, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its clock began before the server's."""
+    """The caller's clock started before the server's."""
     monkeypatch.setattr(guard, "LATE_S", 100.0)
     await call_and_go(channel, scripted, timeout=60)
     await counted(1, metrics, "deadline_drops_total", ranker="maxp", stage="in_flight")

@@ -1,4 +1,4 @@
-"""What the methods answer, and in which order they ask the engine and the first stage."""
+"""The answers of the methods, and the order of their calls to the engine and the first stage."""
 
 import math
 from typing import Any
@@ -36,7 +36,7 @@ async def test_an_answer_names_the_ranker_and_what_ran_it(stub: Any, ranker: str
     [
         ("maxp", Calibration(), Calibration()),
         ("biencoder", COSINE_CALIBRATION, COSINE_CALIBRATION),
-        # The mean of its members', and the evidence of the first.
+        # The mean of its members' scales, and the evidence of the first.
         ("both", Calibration((1 + 12) / 2, -5 / 2), Calibration()),
     ],
 )
@@ -52,7 +52,7 @@ async def test_sigmoid_scores_keep_the_order_and_lie_between_0_and_1(
     for found, plain in zip(answer.results, raw.results, strict=True):
         logit = calibration.scale * plain.score + calibration.offset
         assert found.score == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-5)
-        # The evidence of both is a score of its own.
+        # The evidence of both members is a chunk's own score.
         wanted = [of_chunks.apply(chunk.score) for chunk in plain.chunks]
         assert [chunk.score for chunk in found.chunks] == pytest.approx(wanted, abs=1e-5)
 
@@ -128,7 +128,7 @@ async def test_the_first_stage_is_asked_for_the_account_of_the_caller(
 
 
 async def test_what_cannot_be_reranked_in_time_is_not_searched_for(stub: Any, first_stage: Any) -> None:
-    # Seconds of work on any machine.
+    # This is seconds of work on any machine.
     first_stage.mean_characters = 10_000_000
     asked = pb.SearchAndRerankRequest(query="river", k=1000)
     with pytest.raises(grpc.aio.AioRpcError) as refused:

@@ -1,4 +1,4 @@
-"""Health and reflection over a real socket: many watchers, watchers that do not read, bytes that are none."""
+"""Health and reflection over a real socket: many watchers, watchers that do not read, invalid bytes."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ async def opened(calls: int = 1) -> AsyncIterator[tuple[GrpcListener, Any]]:
 
 
 async def watched(channel: Any, service: str = "") -> Any:
-    """Begin to watch; return the call once the first answer is there."""
+    """Begin a watch. Returns the call once the first answer is there."""
     call = HealthStub(channel).Watch(HealthCheckRequest(service=service))
     assert (await call.read()).status == SERVING
     return call
@@ -126,7 +126,7 @@ async def test_a_watcher_that_does_not_read_keeps_nobody_from_the_news() -> None
 
 
 async def test_a_ranker_is_asked_for_by_a_name_that_no_list_has() -> None:
-    """Callers need no key for health, and may learn of no ranker that they do not know."""
+    """Callers need no API key for health checks, and must not learn of rankers that they do not know."""
     async with opened() as (listener, channel):
         watch = await watched(channel, "farrank.v1.RerankService/rankers/minilm")
         listener.report(serving=False)

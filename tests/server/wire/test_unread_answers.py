@@ -33,7 +33,7 @@ ASKED = pb.RerankRequest(
     options=pb.RerankOptions(return_texts=True, max_chunks=1),
 ).SerializeToString()
 
-# Of one connection's share, a quarter, there is room for two answers and not for three.
+# One connection's share, a quarter, has room for two answers but not for three.
 MOST_BYTES = 10 * len(TEXT)
 
 REFUSED = {"door": "grpc", "ranker": "maxp", "reason": "answers_unread"}
@@ -77,7 +77,7 @@ async def test_a_connection_has_its_share_of_unread_answers_and_no_more(opened: 
     await until(lambda: opened.count("rejections_total", **REFUSED) == 6)
     held = opened.count("unread_answer_bytes")
     assert 2 * len(TEXT) <= held < MOST_BYTES // 4
-    # Others are answered meanwhile, and what they read is held no longer.
+    # Other callers get answers in the meantime, and answers that are read no longer count.
     assert (await ranked(opened)).results[0].text == TEXT
     await until(lambda: opened.count("unread_answer_bytes") == held)
     await deaf.close()
@@ -88,7 +88,7 @@ async def test_all_connections_together_have_a_bound(opened: Opened) -> None:
     callers = [await DeafCaller.open(opened.port) for _ in range(12)]
     for each in callers:
         await each.call(METHOD, ASKED)
-    # One caller, by its address, has half of all.
+    # One caller, identified by its address, has half of all.
     await until(lambda: opened.count("rejections_total", **REFUSED) == 7)
     assert opened.count("unread_answer_bytes") <= MOST_BYTES * 0.55
     others = [await DeafCaller.open(opened.port, f"127.0.0.{number}") for number in range(2, 8)]
@@ -97,7 +97,7 @@ async def test_all_connections_together_have_a_bound(opened: Opened) -> None:
     await until(lambda: opened.count("rejections_total", **REFUSED) > 7)
     assert opened.count("unread_answer_bytes") <= MOST_BYTES
     callers += others
-    # A small answer is never refused for it.
+    # A small answer is never refused for this.
     async with grpc.aio.insecure_channel(f"127.0.0.1:{opened.port}") as channel:
         small = pb.RerankRequest(query="sea", documents=[pb.Document(text="a")]).SerializeToString()
         call: Any = channel.unary_unary(METHOD)
@@ -121,7 +121,7 @@ async def test_what_is_not_read_in_time_ends_its_connection(
         assert await asyncio.wait_for(deaf.is_ended(), 60)
         await until(lambda: opened.count("unread_answer_bytes") == 0)
         assert opened.count("unread_connections_ended_total", door="grpc") >= 1
-        # The connections of others stay.
+        # The connections of other callers stay open.
         monkeypatch.undo()
         assert await call(ASKED, timeout=30)
         assert channel.get_state() is grpc.ChannelConnectivity.READY

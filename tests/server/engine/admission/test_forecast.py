@@ -29,7 +29,7 @@ works = st.lists(
 
 
 def literal_done(shares: list[Share], of: Share) -> float:
-    """Lay every call's remaining work out in slices of a hundredth and count those due before `of` ends."""
+    """Divide every call's remaining work into hundredths, and count those that are due before `of` ends."""
     slices = 0
     for share in shares:
         for step in range(round(share.left_s * 100)):

@@ -43,7 +43,7 @@ def test_a_call_that_only_the_estimate_finds_too_large_is_never_the_callers_mist
     alone = admission.admit(claim, 0.0)
     with pytest.raises(ResourceExhausted, match="20000 of 10000"):
         admission.admit(claim, 0.0)
-    # All of its documents are cached: it takes no room in the queue.
+    # All of its documents are cached, so it takes no room in the queue.
     admission.release(admit(admission, 0))
     admission.release(alone)
     small = admit(admission, 1)
@@ -137,7 +137,7 @@ def test_texts_in_flight_are_bounded_whatever_is_read_of_them() -> None:
 def test_a_backlog_that_breaks_the_deadline_refuses_with_the_time_it_lacks() -> None:
     admission = make_admission(deadline_margin=0.5)
     admit(admission, 4000, remaining_s=100)
-    # Five seconds later by the clock, not one token of the first is done: all of it is overdue.
+    # Five seconds later by the clock, no token of the first is done, so all of it is overdue.
     with pytest.raises(ResourceExhausted, match=r"done after about 5\.00 s") as refused:
         admit(admission, 1000, remaining_s=6, now_s=5.0)
     assert refused.value.reason == "backlog"
@@ -178,7 +178,7 @@ def test_reading_counts_too() -> None:
 
 
 def test_calls_take_turns_at_reading() -> None:
-    """Little of a large text is read before a small one is done, and the more of each reader's others."""
+    """A text waits for at most as much of each other text as it has characters itself."""
     admission = make_admission(reading=1e6)
     for _ in range(3):
         admit(admission, 1, characters=50_000_000, remaining_s=3600)
@@ -208,7 +208,7 @@ def test_nothing_is_left_when_all_is_given_back(work: list[tuple[int, int, int, 
         assert admission.outstanding_tokens("a") == sum(left for _, left in held)
     for reservation, _ in held:
         admission.release(reservation)
-        # What the device still reports of a call that has gone changes nothing.
+        # Later reports of the device about a call that has gone change nothing.
         admission.done(reservation, "a", tokens=5)
         admission.correct(reservation, "a", 5, 5)
         admission.read(reservation, 5)
@@ -223,7 +223,7 @@ def test_of_an_abandoned_call_its_texts_alone_are_held_until_it_is_released() ->
     admission.abandon(left)
     assert (admission.outstanding_tokens("a"), admission.held_characters()) == (0, 30_000_000)
     admission.release(admit(admission, 9000, characters=1_000_000, remaining_s=12))
-    # The thread that still reads it reports what it has read.
+    # The thread that still reads the call reports its progress.
     admission.read(left, 1_000_000)
     admission.release(left)
     admission.release(left)

@@ -1,4 +1,4 @@
-"""Room that callers share: whoever has little finds some, and one alone has nearly all."""
+"""Room that callers share: a caller with little finds some, and a single caller has nearly all."""
 
 import asyncio
 from collections import Counter
@@ -44,7 +44,7 @@ def test_whoever_holds_nothing_finds_room_beside_greedy_ones(greedy: int, size: 
     fill(room, *(Account(f"greedy {number}") for number in range(greedy)))
     assert not room.is_full_for(1)
     assert room.shares(MODEST, 1)
-    # The greedy ones hold alike.
+    # The greedy ones hold equal amounts.
     held = [room.of(Account(f"greedy {number}")) for number in range(greedy)]
     assert max(held) - min(held) <= 1
 
@@ -54,7 +54,7 @@ def test_room_is_held_by_weight() -> None:
     room = SharedRoom(10_000)
     for _ in range(1000):
         fill(room, light, heavy, piece=10)
-        # Calls end, and others come.
+        # Calls end, and others arrive.
         for each in (light, heavy):
             room.take(-10, each)
     assert room.of(heavy) == pytest.approx(2 * room.of(light), rel=0.02)
@@ -66,7 +66,7 @@ def test_batch_work_leaves_half_to_interactive_work() -> None:
     assert room.held == 500
     fill(room, GREEDY)
     assert room.of(GREEDY) > 400
-    # What becomes free is not for batch work as long as it holds more than is free.
+    # Batch work gets no freed room as long as it holds more than is free.
     room.take(-20, LATER)
     assert not room.shares(LATER, 1)
 
@@ -143,14 +143,14 @@ def test_the_backlog_of_a_greedy_caller_is_no_reason_to_refuse_another() -> None
     admission = make_admission()
     order = admission.order
     order.begin(GREEDY)
-    # 50 s of work wait, all of it due before what comes now.
+    # 50 s of work are pending, all due before the next call.
     for _ in range(50):
         admit(admission, GREEDY, 1000, remaining_s=60)
     with pytest.raises(ResourceExhausted) as no:
         admit(admission, GREEDY, 1000, remaining_s=10)
     assert no.value.reason == "backlog"
     admit(admission, MODEST, 1000, remaining_s=10)
-    # It waits for its own calls and for as much of the other's, not for all.
+    # It waits for its own calls and for the same amount of the other's, not for all of them.
     for _ in range(3):
         admit(admission, MODEST, 1000, remaining_s=10)
     with pytest.raises(ResourceExhausted, match="done after about") as no:
@@ -177,7 +177,7 @@ def test_a_caller_that_is_served_by_its_share_is_told_what_its_share_does_in_tim
     for _ in range(20):
         for each in (GREEDY, *others):
             admission.order.charge(each, 0.1)
-    # Ten callers have had the server by turns. None of the others has a call in flight at this moment.
+    # Ten callers have used the server in turn. None of the others has a call in flight now.
     admit(admission, GREEDY, 1000, remaining_s=60)
     with pytest.raises(
         ResourceExhausted, match=r"within its caller's share, its deadline is in 20\.00 s"
@@ -192,7 +192,7 @@ def test_batch_work_does_not_count_for_interactive_work_and_waits_for_it() -> No
     admission = make_admission()
     for _ in range(40):
         admit(admission, LATER, 1000, remaining_s=1000)
-    # Of 40 s of batch work next to nothing goes before it.
+    # Hardly any of the 40 s of batch work goes before it.
     admit(admission, NOBODY, 1000, remaining_s=2)
     assert admission.outstanding_of(Priority.BATCH) == 40_000
     assert admission.outstanding_of(Priority.INTERACTIVE) == 1000
@@ -201,7 +201,7 @@ def test_batch_work_does_not_count_for_interactive_work_and_waits_for_it() -> No
     assert no.value.reason == "share"
     admission = make_admission()
     admit(admission, GREEDY, 20_000, remaining_s=1000)
-    # It is due before the other's, and goes after it.
+    # It is due before the other's, but goes after it.
     with pytest.raises(ResourceExhausted, match=r"done after about 21\.00 s"):
         admit(admission, LATER, 1000, remaining_s=20)
 

@@ -1,4 +1,4 @@
-"""Batches begun behind one another: real engine, real rankers, a device that a test steps through."""
+"""Batches that begin one behind another: a real engine, real rankers, a device that a test steps through."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ from support.engine_bench import (
 Inputs = Sequence[EncoderInput]
 Hook = Callable[[Inputs], None]
 
-# As many steps as no test takes.
+# More steps than any test takes.
 ALL = 10_000
 
 
@@ -47,10 +47,11 @@ def nothing(inputs: Inputs) -> None:
 
 @dataclass
 class Device:
-    """Runs batches on a thread of its own, in the order they were begun in, each when the test says so.
+    """Runs batches on its own thread, in the order of their beginning, each when the test says so.
 
-    `events`: what happened to which batch, counted as begun: begin, refused, rows (asked for), done (given),
-    and score, which is of no batch. Of the batches that ran: when they started, and for how many `seconds`.
+    `events` are the events of batches, numbered by their beginning: begin, refused, rows (requested), done
+    (delivered); and score, which belongs to no batch. For the batches that ran, it also has the start times
+    and the `seconds`.
     """
 
     at_begin: Hook = nothing
@@ -68,7 +69,7 @@ class Device:
         self._thread = ThreadPoolExecutor(1)
 
     def step(self, batches: int = 1) -> None:
-        """Let the device run so many batches more."""
+        """Let the device run a number of further batches."""
         self._steps.release(batches)
 
     def close(self) -> None:
@@ -121,7 +122,7 @@ class OnDevice:
 
 
 class Queued(Wrapped):
-    """A runtime whose batches are only begun when `encode` returns."""
+    """A runtime whose batches have only begun when `encode` returns."""
 
     def __init__(self, inner: Runtime, device: Device) -> None:
         super().__init__(inner)
@@ -153,7 +154,7 @@ class Steps:
         return self.bench.waiting(ranker)
 
     async def queued(self, *calls: tuple[tuple[str, ...], str]) -> list[asyncio.Task[list[float]]]:
-        """Make calls, one after the other, of which every input waits behind the batch that runs."""
+        """Make calls, one after the other. All their inputs wait behind the running batch."""
         tasks = []
         for texts, ranker in calls:
             inputs = self.waiting(ranker) + len(texts) + (ranker == "biencoder")
@@ -165,7 +166,7 @@ class Steps:
         return scores(await self.bench.rerank(texts, ranker=ranker, timeout_s=self.timeout_s))
 
     async def busy(self) -> asyncio.Task[list[float]]:
-        """Make a call of one document, and wait until the device has it and the worker waits for it."""
+        """Make a call of one document, and wait until the device has it and its thread waits for it."""
         task = asyncio.create_task(self.scores(TEXTS[:1]))
         await until(lambda: self.device.happened("rows", 0))
         return task
@@ -201,7 +202,8 @@ async def test_the_next_batch_is_begun_before_the_last_is_waited_for_and_never_t
         (many,) = await steps.queued((TEXTS * 8, "maxp"))
         device.step()
         await until(lambda: device.happened("rows", 1))
-        # The device has 1 and 2, the worker waits for 1: a third has to wait, however many inputs do.
+        # The device has batches 1 and 2, and its thread waits for 1. A third has to wait, however many inputs
+        # are pending.
         assert not device.happened("begin", 3)
         assert steps.waiting() > 0
         device.step(ALL)
@@ -212,7 +214,7 @@ async def test_the_next_batch_is_begun_before_the_last_is_waited_for_and_never_t
             assert device.when("begin", number + 1) < device.when("rows", number)
         for number in range(last - 1):
             assert device.when("done", number) < device.when("begin", number + 2)
-        # What came while the device was waited for goes before its scores.
+        # Inputs that arrived while the thread waited for the device go before the scores of its batch.
         assert device.when("done", 0) < device.when("begin", 1) < device.when("score", 1)
         assert sum(map(len, device.ran)) == 1 + 8 * len(TEXTS)
 
@@ -261,7 +263,7 @@ async def test_the_budget_shrinks_once_for_a_batch_and_the_one_behind_it_runs(
     failed: list[int] = []
 
     def once(inputs: Inputs) -> None:
-        # The batch that failed, and its first half, too.
+        # The batch fails, and so does its first half.
         if len(inputs) > 1 and len(failed) < 2:
             failed.append(tokens(inputs))
             raise OutOfMemory("for a moment")
@@ -274,7 +276,7 @@ async def test_the_budget_shrinks_once_for_a_batch_and_the_one_behind_it_runs(
         assert steps.bench.batcher().budget.tokens == failed[0] // 2
         assert sum(map(len, steps.device.ran)) == 1 + 8 * len(TEXTS)
         full = [tokens(inputs) for _, inputs in steps.device.batches if tokens(inputs) > 900]
-        # A batch that could not even be begun is met before the next is formed.
+        # A batch that could not even begin is handled before the next is formed.
         assert len(full) == (1 if where == "at_begin" else 2)
 
 
@@ -325,10 +327,10 @@ async def test_a_device_lost_with_two_batches_takes_their_calls_once_each_and_no
         await until(lambda: device.happened("rows", 1))
         device.on_device = gone
         device.step(ALL)
-        # They are run once more, from their texts on.
+        # They run once more, starting from their texts.
         assert await one == pytest.approx(wanted * 2, abs=1e-5)
         assert await two == pytest.approx(wanted * 6, abs=1e-5)
-        # It had not begun: the runtime that was loaded anew has it.
+        # It had not begun: the newly loaded runtime gets it.
         assert await waits == pytest.approx(wanted, abs=1e-5)
         assert await first == pytest.approx(wanted[:1], abs=1e-5)
         assert len(device.batches) == 3
@@ -428,7 +430,7 @@ async def test_a_ranker_whose_runtime_waits_takes_its_turn_when_nothing_else_run
 async def test_an_urgent_call_waits_at_most_for_what_was_begun(open_steps: Open) -> None:
     async with open_steps() as steps:
         device = steps.device
-        # Each of the large call's batches is due minutes after the one before it.
+        # Each batch of the large call is due minutes after the one before it.
         steps.bench.engine.loaded["maxp"].speeds, steps.timeout_s = Speeds.measured(10), 1e6
         await steps.busy()
         (large,) = await steps.queued((TEXTS * 20, "maxp"))
@@ -466,12 +468,12 @@ async def test_time_behind_another_batch_is_queueing_and_no_work(open_steps: Ope
         assert len(device.seconds) >= 6
         worked_s = sum(device.seconds)
         busy_s = bench.count("farrank_device_busy_seconds_total", device="cpu")
-        # Beside the batches themselves, the scoring of the last one, behind which nothing runs.
+        # In addition to the batches, the scoring of the last one, behind which no batch runs.
         assert worked_s + device.scoring_pause_s <= busy_s + 1e-6
         assert busy_s <= elapsed_s + 1e-3
         assert bench.count("farrank_batch_duration_seconds_sum", ranker="maxp") == pytest.approx(worked_s)
         assert outcome.tally.inference_ns / 1e9 == pytest.approx(sum(device.seconds[1:]), abs=1e-3)
-        # Its last inputs waited until the device had done with all others.
+        # Its last inputs waited until the device had finished all others.
         assert outcome.tally.queue_ns / 1e9 >= device.started_s[-1] - began_s
         assert observed
         assert set(observed) <= set(device.seconds)

@@ -14,14 +14,14 @@ from farrank_server.engine.device import batch_results
 from farrank_server.errors import Internal
 from support.engine_bench import TEXTS, Bench, OpenBench, Wrapped, opened_bench, scores
 
-# Documents of several batches each: their features wait for one another.
+# Documents of several batches each, whose features have to wait for one another.
 LONG = tuple(f"{n} " + "the river and the sea " * 300 for n in range(4))
 
 FAULTS = [OutOfMemory("for a moment"), ZeroDivisionError("a bug")]
 
 
 class FailingRows(Wrapped):
-    """A runtime whose features fail once when they are asked for, behind a batch that was begun well."""
+    """A runtime whose features fail once when they are requested, after a batch that began well."""
 
     def __init__(self, inner: Runtime) -> None:
         super().__init__(inner)
@@ -48,7 +48,7 @@ class Failing:
 
 
 def fail_keeping(monkeypatch: pytest.MonkeyPatch, fault: Exception, at: int) -> list[bool]:
-    """Have keeping a chunk's features fail once, at the `at`-th of them; say at each whether it failed."""
+    """Make the storing of a chunk's features fail once, at number `at`. Records at each whether it failed."""
     failed: list[bool] = []
 
     def failing(row: Features, *, on_host: bool) -> Features:
@@ -68,7 +68,7 @@ def same(found: RerankResult, wanted: RerankResult) -> None:
 
 
 async def uncached(bench: Bench[FailingRows], ranker: str) -> RerankResult:
-    """The documents of LONG as an engine that nothing happens to scores them, the cache left empty."""
+    """Score the documents of LONG with an engine without failures, and leave the cache empty."""
     loaded = bench.engine.loaded[ranker]
     cache, loaded.cache = loaded.cache, None
     found = await bench.rerank(LONG, ranker=ranker)
@@ -87,7 +87,7 @@ async def test_a_batch_that_fails_while_its_features_are_kept_is_counted_once(
         failed = fail_keeping(monkeypatch, fault, at)
         same(await bench.rerank(LONG, ranker=ranker), wanted)
         assert failed.count(True) == 1
-        # A dual ranker's come from the cache now.
+        # A dual ranker's encodings now come from the cache.
         same(await bench.rerank(LONG, ranker=ranker), wanted)
         assert bench.engine.device.loop.work.kept_bytes == 0
 

@@ -1,4 +1,4 @@
-"""Devices that hang, fail every input, give no numbers, or are brought back: real engine, faulty runtimes."""
+"""Devices that hang, fail every input, give no numbers, or restart: a real engine, faulty runtimes."""
 
 import asyncio
 import gc
@@ -46,7 +46,7 @@ Inputs = Sequence[EncoderInput]
 
 
 class Hang:
-    """Hangs in the first batches, until the test ends."""
+    """Hangs in the first batches until the test ends."""
 
     def __init__(self, batches: int = 1) -> None:
         self.left = batches
@@ -68,14 +68,14 @@ def quick_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def states_of(bench: Bench[Faulty]) -> list[DeviceState]:
-    """The states that the device goes through from now on."""
+    """Record the states of the device from now on."""
     states: list[DeviceState] = []
     bench.engine.device.on_change.append(states.append)
     return states
 
 
 def hold_loading(bench: Bench[Faulty]) -> Hang:
-    """Have the device come back only once the hang is released."""
+    """Let the device restart only after the hang is released."""
     maxp, loading = bench.engine.loaded["maxp"], Hang()
     sound = maxp.load
 
@@ -88,7 +88,7 @@ def hold_loading(bench: Bench[Faulty]) -> Hang:
 
 
 def hangs_no_more(bench: Bench[Faulty]) -> None:
-    """Let the threads that follow take their time: on a busy machine a sound batch may take a second."""
+    """Give later threads enough time: on a busy machine a healthy batch may take a second."""
     bench.engine.device._hang_after_s = 60.0
 
 
@@ -129,7 +129,7 @@ async def test_a_hung_device_is_brought_back_on_another_thread_and_its_calls_run
         assert bench.count("farrank_worker_restarts_total") == 1
         assert bench.count("farrank_reruns_total", ranker="maxp") == 3
         assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
-        # What hung comes back, long after: its thread ends, and that is all.
+        # The hung call returns long after. Its thread ends, and nothing else happens.
         hang.released.set()
         await until(lambda: [each.name for each in threading.enumerate()].count("farrank-device") == 1)
         assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
@@ -143,7 +143,7 @@ async def test_a_call_whose_deadline_passes_while_the_device_is_brought_back_is_
     call = RerankCall("maxp", QUERY, brought(TEXTS), None, now_s, now_s + 60.0)
 
     def before(inputs: Inputs) -> None:
-        # It passes while the call waits, however long it took to come here.
+        # The deadline passes while the call is pending, however long it took to arrive here.
         object.__setattr__(call, "deadline_s", time.monotonic())
         raise DeviceLost("gone")
 
@@ -151,7 +151,7 @@ async def test_a_call_whose_deadline_passes_while_the_device_is_brought_back_is_
         loading = hold_loading(bench)
         with pytest.raises(DeadlineExceeded, match="while the device was brought back"):
             await bench.engine.rerank(call)
-        # Nor does a drain wait for it: who waits is told.
+        # A drain does not wait for it, either: pending calls are refused.
         loading.released.set()
         await until(bench.is_ready)
 
@@ -192,10 +192,10 @@ async def test_a_thread_that_ends_is_replaced_and_its_calls_run_once_more(
 ) -> None:
     async with open_bench() as bench:
         states = states_of(bench)
-        # More often than a device may be brought back in vain.
+        # More often than a device may be restarted in vain.
         times = device_loop.RELOADS_IN_VAIN + 1
         for _ in range(times):
-            # Behind all that the loop catches: what brings the device back fails itself.
+            # An error that the loop does not catch: the restart of the device itself fails.
             loop, ends = bench.engine.device.loop, [True]
             serve = loop._serve
 
@@ -254,7 +254,7 @@ async def test_a_ranker_whose_files_were_replaced_is_not_brought_back_under_its_
 
     opened: Callable[..., object] = vars(loading)["open_ranker_runtime"]
     async with open_bench(before) as bench:
-        # As if a deployment had put another model's files in the place of these.
+        # As if a deployment had replaced these files by another model's.
         replaced = {str(tiny_rankers["maxp"]): str(tiny_rankers["avgp"])}
 
         def other(source: str, *rest: object, **named: object) -> object:
@@ -290,7 +290,7 @@ async def test_a_device_that_hangs_again_while_it_is_loaded_is_lost_and_the_engi
 
 async def test_a_slow_batch_is_no_hang(open_bench: OpenBench, wanted: list[float]) -> None:
     async with open_bench(lambda inputs: time.sleep(0.6), hang_after_s=0.2) as bench:
-        # At these speeds such a batch takes seconds, and so does its scoring: 20 times as long is no hang.
+        # At these speeds such a batch takes seconds, and so does its scoring. 20 times as long is not a hang.
         bench.engine.loaded["maxp"].speeds = Speeds(Speed(100.0), Speed(10.0))
         assert scores(await bench.rerank(TEXTS[:2])) == pytest.approx(wanted[:2], abs=1e-5)
         assert bench.count("farrank_worker_restarts_total") == 0
@@ -311,14 +311,14 @@ async def test_a_device_that_fails_every_input_is_brought_back_after_a_few_calls
         states = states_of(bench)
         answers = await asyncio.gather(*(bench.rerank(TEXTS * 8) for _ in range(6)), return_exceptions=True)
         own = [each for each in answers if isinstance(each, Internal | ResourceExhausted)]
-        # The runtime that was loaded anew is sound: calls that had not begun are scored there.
+        # The newly loaded runtime is healthy: calls that had not begun are scored there.
         assert len(own) == 3
         others = [each for each in answers if each not in own]
         assert {type(each) for each in others} <= {RerankResult, Unavailable}
         await until(bench.is_ready)
         assert states == [DeviceState.RELOADING, DeviceState.READY]
         assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
-        # Three calls' way down to one input each, and the probe.
+        # Three calls are split down to one input each, and there is the probe.
         assert attempts < 3 * 9
 
 
@@ -377,7 +377,7 @@ async def test_the_old_runtimes_are_gone_before_new_ones_are_loaded(open_bench: 
 
 
 class Spoiled(Wrapped):
-    """Gives the last document of every run no number."""
+    """Scores the last document of every run with NaN."""
 
     def score(
         self, documents: Sequence[Features], queries: Sequence[Features] | None = None
@@ -403,7 +403,7 @@ async def test_a_score_that_is_no_number_fails_the_call_and_is_not_kept(
 
 
 class Counting(Wrapped):
-    """Counts the documents that it scores, and lets a test see every batch."""
+    """Counts the documents that it scores, and shows a test every batch."""
 
     def __init__(self, inner: Runtime) -> None:
         super().__init__(inner)
@@ -461,7 +461,7 @@ async def test_a_wrong_speed_is_measured_anew_when_calls_are_refused_for_it(
         speed.replace(5.0)
         with pytest.raises(DeadlineExceeded, match="at the measured speed"):
             await bench.rerank(timeout_s=10)
-        # It was measured a moment ago: once is enough for a while.
+        # It was measured a moment ago, which is enough for a while.
         assert speed.per_s == 5.0
         monkeypatch.setattr(supervision, "MEASURED_LATELY_S", 0.0)
         with pytest.raises(DeadlineExceeded):
@@ -471,7 +471,7 @@ async def test_a_wrong_speed_is_measured_anew_when_calls_are_refused_for_it(
 
 
 class Small(Wrapped):
-    """Has room for the features of three chunks beside its batches."""
+    """Has room for the features of three chunks in addition to its batches."""
 
     def capabilities(self) -> Capabilities:
         return replace(self.inner.capabilities(), max_kept_bytes=3 * 32 * 4)

@@ -1,4 +1,4 @@
-"""Messages in any order and queues that one thread owns: nothing is lost, doubled, or run for nobody."""
+"""Messages in any order and queues that one thread owns: nothing is lost, duplicated, or run for no call."""
 
 import asyncio
 import threading
@@ -33,14 +33,14 @@ TOKENS = 40
 
 
 def make_ranker(name: str) -> LoadedRanker:
-    """As much of a ranker as queues look at."""
+    """Make the parts of a ranker that queues use."""
     policy = BatchPolicy(max_batch_tokens=100, max_padding_ratio=1.1, window_batches=2)
     ranker = SimpleNamespace(name=name, policy=policy, speeds=Speeds.measured(1000.0), is_dual=False)
     return cast("LoadedRanker", ranker)
 
 
 class Bench:
-    """A queue of two rankers and some calls of each, on an event loop that nobody runs."""
+    """A queue of two rankers and some calls of each, on an event loop that does not run."""
 
     def __init__(self) -> None:
         self.rankers = [make_ranker("a"), make_ranker("b")]
@@ -100,7 +100,7 @@ def test_whatever_the_order_of_messages_each_input_of_an_open_call_runs_once(
                 bench.work.apply(Open(call))
         elif what == "close":
             bench.work.apply(Close(call))
-            # Closed for good: ids are never used again.
+            # A closed id is never used again.
             opened.add(number)
             expected.pop(number, None)
             taken = [each for each in taken if each.call is not call]

@@ -1,4 +1,4 @@
-"""Passages whose evidence is no score of their own, and warnings of which there are many."""
+"""Passages whose evidence is not a score of their own, and many warnings."""
 
 import pytest
 

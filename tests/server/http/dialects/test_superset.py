@@ -1,4 +1,4 @@
-"""Cohere's shape, and what Jina, vLLM and Infinity add to it."""
+"""Cohere's schema, with the additions of Jina, vLLM and Infinity."""
 
 from itertools import pairwise
 from typing import Any
@@ -120,7 +120,7 @@ async def test_the_text_of_a_returned_document_is_a_text(
 
 
 async def test_what_nests_deep_is_read_or_refused(shared_door: Opened) -> None:
-    # Reading, and writing the text that is ranked, end at depths that differ by a few.
+    # Reading the text and writing the ranked text end at slightly different depths.
     seen = set()
     for depth in (10, *range(850, 1000, 2), 100_000):
         nested = "[" * depth + "]" * depth

@@ -1,4 +1,4 @@
-"""text-embeddings-inference's routes, chosen by path or by `texts`."""
+"""text-embeddings-inference's routes, selected by path or by `texts`."""
 
 from typing import Any
 

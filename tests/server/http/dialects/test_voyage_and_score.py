@@ -1,4 +1,4 @@
-"""Voyage's shape, chosen by path or by `top_k`, and vLLM's scores of pairs."""
+"""Voyage's schema, selected by path or by `top_k`, and vLLM's scores of pairs."""
 
 from typing import Any
 

@@ -10,9 +10,9 @@ from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
 
 from support.evidence_page import Site, opened_site
 
-# As root there is no sandbox; the others keep Chromium from asking for what is not there.
+# root has no sandbox. The other flags keep Chromium from looking for hardware and hosts that do not exist.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-# Of whatever a test waits for, on a busy machine, too.
+# The timeout of every wait, also on a busy machine.
 TIMEOUT_MS = 90_000
 expect.set_options(timeout=TIMEOUT_MS)
 
@@ -38,14 +38,14 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def page(browser: Browser, site: Site) -> AsyncIterator[Page]:
-    """A tab with the page, which must not complain: no error of a script, no breach of its policy."""
+    """A tab with the page. It must report no script error and no violation of its policy."""
     context = await browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(TIMEOUT_MS)
     tab = await context.new_page()
     complaints: list[str] = []
 
     def note(said: ConsoleMessage) -> None:
-        # That a call failed is what some tests are about.
+        # Some tests are about failed calls.
         if said.type == "error" and "Failed to load resource" not in said.text:
             complaints.append(said.text)
 

@@ -1,4 +1,4 @@
-"""The page's pure modules, by Node's own test runner, without a browser."""
+"""The page's pure modules, tested with Node's own test runner, without a browser."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from farrank_server.http.static_files import PAGE
 
-# The first whose runner takes files as they are.
+# The first release whose runner takes files as they are.
 LEAST_NODE = 18
 
 
@@ -25,7 +25,7 @@ def test_the_model_computes_what_the_page_shows() -> None:
 
 
 def test_no_file_can_make_markup_of_a_text() -> None:
-    """Elements are made one by one; nothing parses what a server or a user said."""
+    """Elements are created one by one; the page parses no text of servers or users."""
     sources = [path for path in PAGE.rglob("*") if path.suffix in (".mjs", ".html")]
     assert len(sources) > 10
     for path in sources:

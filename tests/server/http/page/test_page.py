@@ -1,4 +1,4 @@
-"""The evidence page as one uses it, in a real Chromium against a real server."""
+"""The evidence page as a user operates it, in a real Chromium against a real server."""
 
 import ast
 import asyncio
@@ -26,7 +26,7 @@ LONG_CHARACTERS = 2_000_000
 
 
 async def search(page: Page, query: str = QUERY, **chosen: str) -> None:
-    """Ask, and wait until the orders stand there."""
+    """Send a query, and wait until the rankings are shown."""
     for name, value in chosen.items():
         await page.select_option(f"select[name={name}]", value)
     await page.fill("#query", query)
@@ -36,7 +36,7 @@ async def search(page: Page, query: str = QUERY, **chosen: str) -> None:
 
 
 async def answer_of(site: Site, **options: Any) -> Any:
-    """The server's own answer to the same question."""
+    """Return the server's own answer to the same query."""
     request = {"query": QUERY, "options": {"returnChunkScores": True, "returnTexts": True, **options}}
     url = f"{site.url.rstrip('/')}{METHODS}SearchAndRerank"
     async with aiohttp.ClientSession() as session, session.post(url, json=request) as answer:
@@ -44,19 +44,19 @@ async def answer_of(site: Site, **options: Any) -> Any:
 
 
 def row(page: Page, name: str, side: str = "a") -> Locator:
-    """A document's row in one of the columns."""
+    """Return a document's row in one of the columns."""
     return page.locator(f'[data-side="{side}"] li').filter(
         has=page.get_by_role("button", name=name, exact=True)
     )
 
 
 def file_of(name: str, content: bytes) -> FilePayload:
-    """A file that is chosen from a disk."""
+    """Return a file as if it were chosen from a disk."""
     return {"name": name, "mimeType": "text/plain", "buffer": content}
 
 
 async def share(element: Locator, of: Locator) -> tuple[float, float]:
-    """Where an element begins and ends, as shares of another's width."""
+    """Return the start and end of an element as shares of another's width."""
     inner, outer = await element.bounding_box(), await of.bounding_box()
     assert inner
     assert outer
@@ -65,7 +65,7 @@ async def share(element: Locator, of: Locator) -> tuple[float, float]:
 
 
 async def current_text(page: Page) -> str:
-    """The passage that the reader shows, and that it is in sight."""
+    """Return the passage that the reader shows, and check that it is in view."""
     spans = page.locator("passage-reader .current")
     await expect(spans.first).to_be_in_viewport()
     return "".join(await spans.all_text_contents())
@@ -92,7 +92,7 @@ async def test_a_search_shows_both_orders_and_where_the_evidence_lies(page: Page
     for each, shown in zip(answer["results"], await scores.all_text_contents(), strict=True):
         assert float(shown.replace("−", "-")) == pytest.approx(each["score"], abs=0.001)
 
-    # What was read lies where it lies, to a pixel; the rest is hatched, and said.
+    # The read part is at its exact position; the rest is hatched and labelled.
     rhine = next(each for each in answer["results"] if each["id"] == "rhine")
     strip = row(page, "rhine").locator("evidence-strip")
     chunks = strip.get_by_role("option")
@@ -116,7 +116,7 @@ async def test_a_search_shows_both_orders_and_where_the_evidence_lies(page: Page
 
 
 async def test_a_click_opens_the_text_at_the_passage_and_keys_go_on(page: Page, site: Site) -> None:
-    """Places are code points: the text before and within holds emoji and combining characters."""
+    """Offsets are code points: the text before and within has emoji and combining characters."""
     await search(page)
     rhine = next(each for each in (await answer_of(site))["results"] if each["id"] == "rhine")
     passages = [TEXTS["rhine"][each["start"] : each["end"]] for each in rhine["chunks"]]
@@ -139,7 +139,7 @@ async def test_a_click_opens_the_text_at_the_passage_and_keys_go_on(page: Page, 
     unread = "".join(await page.locator("passage-reader .unread").all_text_contents())
     assert len(unread) == int(rhine["charactersCut"])
 
-    # The address leads back to it.
+    # The address leads back to the same view.
     await page.reload()
     assert (
         await current_text(page)
@@ -167,7 +167,7 @@ async def test_two_rankers_are_compared(page: Page, site: Site) -> None:
     await expect(agreement).to_contain_text(f"{FOUND} of {FOUND}")
     assert await page.locator(".timings").count() == 2
     assert "b=biencoder" in page.url
-    # A document opens on the side where it was chosen.
+    # A document opens on the side where it was selected.
     await row(page, "rhine", "b").locator(".name").click()
     await expect(page.locator("passage-reader .facts")).to_contain_text(
         f"rank {[each['id'] for each in of['biencoder']].index('rhine') + 1} "
@@ -272,16 +272,16 @@ async def test_progress_is_shown_and_cancelling_takes_the_work_away(page: Page, 
 
 async def test_a_document_of_2_mb(page: Page) -> None:
     await page.check("input[value=own]")
-    # Short lines: what is read is many screens high.
+    # Short lines, so that the read part is many screens high.
     line = "A river 🙂.\n"
     text = line * (LONG_CHARACTERS // len(line))
     await page.set_input_files("#files", file_of("long.txt", text.encode()))
     await expect(page.locator("own-documents li")).to_have_count(1)
     await search(page, "river")
     session = await page.context.new_cdp_session(page)
-    # Processor time, which a busy machine does not stretch.
+    # Processor time does not depend on the machine's load.
     await session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    # Opened near its end, which lies in a block that was never laid out.
+    # Opened near its end, in a block that has not been laid out before.
     await row(page, "long.txt").locator("evidence-strip").focus()
     await page.keyboard.press("End")
     await page.keyboard.press("Enter")
@@ -290,7 +290,7 @@ async def test_a_document_of_2_mb(page: Page) -> None:
     assert 0 < next(each["value"] for each in told if each["name"] == "TaskDuration") < 5
     assert passage in text
     assert await page.locator("passage-reader .text").text_content() == text
-    # What was read is a sliver of it: it is shown once more, enlarged.
+    # The read part is a sliver of it, so it is shown again enlarged.
     strips = page.locator("passage-reader evidence-strip")
     await expect(strips).to_have_count(2)
     await expect(strips.nth(1).locator(".tail")).to_have_count(0)
@@ -359,7 +359,7 @@ async def test_nothing_lies_beside_the_window(page: Page, width: int) -> None:
     assert len(set(await page.evaluate(sides))) == 1
     await page.get_by_role("button", name="Next ›").click()
     await expect(page.locator("passage-reader .where")).to_contain_text("passage 4 of")
-    # Beside the orders where there is room, over them where there is none.
+    # Beside the rankings if there is room, otherwise over them.
     assert await page.locator('[data-side="b"] h3').is_visible()
     box = await page.locator("passage-reader").bounding_box()
     assert box
@@ -367,7 +367,7 @@ async def test_nothing_lies_beside_the_window(page: Page, width: int) -> None:
 
 
 async def test_the_same_from_elsewhere(page: Page) -> None:
-    """What is copied as curl answers; what is Python is Python, whatever is quoted in it."""
+    """The copied curl command answers, and the copied Python is valid, whatever the texts contain."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -401,7 +401,7 @@ async def test_a_server_that_drains_says_so(page: Page, tiny_rankers: dict[str, 
         problem = page.locator("#problem")
         await expect(problem).to_contain_text("The server takes no calls right now")
         await expect(problem).to_contain_text("Ask again in")
-        # It says so to who comes now, too, instead of nothing.
+        # It also says so to users who come now, instead of showing nothing.
         await page.goto(other.url)
         await expect(problem).to_contain_text("The server takes no calls right now")
 
