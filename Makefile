@@ -76,8 +76,8 @@ $(OLDER_READY): $(READY) constraints-transformers-4.txt
 
 # These tests read or run transformers' own code: its models, tokenizers, configurations, Trainer, and their traces.
 # The rest behaves the same with either release, and `make test` covers it: families' heads, writing a layout without
-# optimum, and quantising, measuring, keeping and choosing an export. tests/exporters/test_plain_graph.py also traces
-# most backbones marked slow: all but MOSAIC and BigBird.
+# optimum, quantising, measuring, keeping and choosing an export, differences of weights, and what has no plain graph.
+# tests/exporters/test_plain_graph.py also traces most backbones marked slow: all but MOSAIC and BigBird.
 OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtimes/test_published_runtime.py \
 	tests/runtimes/test_torch_runtime.py tests/exporters/test_optimum_exporter.py tests/exporters/test_plain_graph.py \
 	$(addprefix tests/exporters/test_optimum_layout.py::test_,a_published_model_gets_a_folder_with_its_files_and_no_weights \
@@ -86,9 +86,10 @@ OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtime
 	$(addprefix tests/server/first_stage/test_learned_kinds.py::test_,a_masked_language_model_weighs_the_query \
 		a_query_that_the_model_cannot_hold_is_refused what_encode_wrote_is_found_by_the_score_that_the_ranker_gives) \
 	tests/e2e/test_embedded_rankers.py tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
-	$(addprefix --ignore=tests/rankers/,families packed exports test_papers.py test_zoo.py) \
+	$(addprefix --ignore=tests/rankers/,families packed exports files/test_difference.py test_papers.py test_zoo.py) \
 	$(addprefix --ignore=tests/rankers/backbones/packed/test_,$(addsuffix .py,block_by_block compiled_patterns compiling precision)) \
 	$(addprefix --deselect=tests/rankers/test_stretches.py::test_,no_text_is_tokenized_in_long_pieces any_text_has_the_tokens_of_the_whole) \
+	$(addprefix --deselect=tests/exporters/test_plain_graph.py::test_,weights_in_a_file_of_their_own_stay_there what_is_not_plain_is_said) \
 	--deselect=tests/rankers/test_traceable.py::test_every_family_scores_alike_in_its_graphs \
 	--deselect=tests/e2e/test_embedded_rankers.py::test_one_is_exported
 
