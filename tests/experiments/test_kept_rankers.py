@@ -50,7 +50,8 @@ def test_rankers_are_written_as_differences(tiny_backbone: Path, tmp_path: Path)
 
     # Others on the encoder of one of them.
     taken = replace(settings, encoder=str(folders[0]))
-    again = Plan(taken, squad, StepFolders(tmp_path / "again"), contenders, [], lambda said: None)
+    some = [contenders[0], contenders[-1]]  # one over vectors, one over tokens
+    again = Plan(taken, squad, StepFolders(tmp_path / "again"), some, [], lambda said: None)
     again.folders.do(again.steps(), lambda said: None)
     for folder in keep_rankers(again, tmp_path / "heads"):
         weights = load_file(folder / "difference.safetensors")
