@@ -47,7 +47,7 @@ async def kill_lucene(chaos: Chaos, kills: int) -> None:
         await asyncio.sleep(chaos.random.uniform(0, 6))
 
 
-@pytest.mark.timeout(0 if KILLS or SECONDS >= 120 else 300)
+@pytest.mark.timeout(0 if KILLS or SECONDS >= 120 else 900)
 async def test_every_call_is_answered_well_or_refused_for_a_reason(
     tiny_rankers: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -72,7 +72,7 @@ def test_growth_is_that_of_the_slope_whatever_single_samples_say() -> None:
     assert growth(leak) > ALLOWED_GROWTH[MEMORY]
 
 
-@pytest.mark.timeout(300 if IS_SHORT else 0)
+@pytest.mark.timeout(900 if IS_SHORT else 0)
 async def test_memory_threads_and_descriptors_are_flat(
     tiny_rankers: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -105,7 +105,7 @@ def test_without_the_servers_packages_the_machine_is_described(tmp_path: Path) -
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{':'.join(filter(None, sys.path))}"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

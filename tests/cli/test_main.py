@@ -102,4 +102,4 @@ def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
         assert process.stdout.readline() == b"line\n"
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(20) == 141
+        assert process.wait(120) == 141

@@ -82,11 +82,14 @@ def test_what_would_be_served_is_said_and_nothing_listens(
     ensemble = tmp_path / "ensemble"
     save_ensemble(Ensemble({name: open_ranker(tiny_rankers[name]) for name in ("maxp", "avgp")}), ensemble)
     rankers = {"plain": tiny_rankers["firstp"], "both": ensemble, "bi": tiny_rankers["biencoder"]}
+    # An address of loopback at which nothing else listens meanwhile.
+    host = "127.0.0.78"
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
+        bound.bind((host, 0))
         port = bound.getsockname()[1]
     done = subprocess.run(
         [sys.executable, "-m", "farrank_cli", "serve", "--check", f"--port={port}", "--metrics-port=0"]
+        + [f"--set=listen.host={host}"]
         + [f"--ranker={name}={folder}" for name, folder in rankers.items()]
         + [f"--ranker=exported={tiny_exports['maxp']}", f"--index=docs={index}", "--device=cpu"]
         + [f"--set=first_stage.indexes.near.{key}" for key in ("kind=dense", f"path={index}", "encoder=bi")]
@@ -107,8 +110,8 @@ def test_what_would_be_served_is_said_and_nothing_listens(
         *("ranker exported", "index docs", "index near", "index fused", "the configuration can be served"),
     ]
     assert said["keys"] == "none, everybody may call"
-    assert said["gRPC"] == f"127.0.0.1, port {port}, TLS"
-    assert (said["HTTP"], said["metrics"]) == ("none", "127.0.0.1, a free port, plaintext")
+    assert said["gRPC"] == f"{host}, port {port}, TLS"
+    assert (said["HTTP"], said["metrics"]) == ("none", f"{host}, a free port, plaintext")
     version = open_ranker(tiny_rankers["firstp"]).version
     assert said["ranker plain, the default"].startswith(
         f"firstp, version {version}, torch on cpu in fp32, padded, "

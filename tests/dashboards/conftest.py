@@ -41,7 +41,7 @@ def promtool() -> Callable[..., None]:
 
     def run(*arguments: str) -> None:
         done = subprocess.run(
-            [program, *arguments], cwd=RULES, capture_output=True, text=True, timeout=60, check=False
+            [program, *arguments], cwd=RULES, capture_output=True, text=True, timeout=240, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
 

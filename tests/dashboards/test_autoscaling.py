@@ -29,7 +29,7 @@ def triggers() -> dict[str, Trigger]:
     # Outside of a cluster there is the job alone to select by.
     values = {"autoscaling": {"enabled": True, "selector": 'job="farrank"'}}
     command = [sys.executable, "-c", RENDER, str(CHART), json.dumps(values)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     manifests = [
         manifest

@@ -55,7 +55,7 @@ def osv(vulnerable: dict[tuple[str, str], str]) -> Iterator[tuple[str, list[tupl
 def audited(folder: Path, index: str) -> tuple[int, str]:
     command = [sys.executable, str(ROOT / "audit_dependencies.py")]
     variables = {**os.environ, "FARRANK_ADVISORIES": index}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=variables, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=variables, timeout=280)
     assert not done.stderr, done.stderr
     return done.returncode, done.stdout
 

@@ -207,7 +207,7 @@ def _hold(lock: str, held: Any, let_go: Any) -> None:
     with open(lock, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         held.set()
-        let_go.wait(30)
+        let_go.wait(240)
 
 
 def test_of_two_processes_one_exports(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:
@@ -220,10 +220,10 @@ def test_of_two_processes_one_exports(ranker: Path, cache: Path, made: list[str]
     other = spawning.Process(target=_hold, args=(str(lock), held, let_go))
     other.start()
     try:
-        assert held.wait(30)
+        assert held.wait(240)
         assert kept(ranker, ["fp32"], waiting=let_go.set).export is not None
         assert let_go.is_set()
     finally:
         let_go.set()
-        other.join(30)
+        other.join(240)
     assert json.loads((place / "refused.json").read_text()) == {}

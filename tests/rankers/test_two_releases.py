@@ -42,7 +42,7 @@ def test_each_release_reads_what_the_other_saved(tmp_path: Path) -> None:
     command = [other, "-m", "support.two_releases", str(tmp_path / "here"), str(tmp_path / "there")]
     paths = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-2000:]
     release, *by_the_other = json.loads(done.stdout)
     assert release.partition(".")[0] != transformers.__version__.partition(".")[0]

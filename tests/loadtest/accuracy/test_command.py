@@ -292,7 +292,7 @@ def test_ctrl_c_and_sigterm_keep_the_queries_that_were_done(
     with forked.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         _wait_until_asked(server)
         process.send_signal(number)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=280)
 
     assert process.returncode == 130
     assert out == ""

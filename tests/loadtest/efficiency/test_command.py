@@ -128,7 +128,7 @@ def test_an_interruption_keeps_what_was_measured(
         assert process.stderr is not None
         assert any(line.startswith(after) for line in process.stderr)
         process.send_signal(number)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=280)
 
     assert process.returncode == 130
     assert out == ""

@@ -242,7 +242,7 @@ def test_ctrl_c_and_sigterm_keep_what_was_measured(
         assert any(line.startswith("5 calls/s: ") for line in process.stderr)
         wait_for_answers(server, 1)
         process.send_signal(number)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=280)
     assert process.returncode == 130, err
     assert "Interrupted" in out
     assert "Traceback" not in err
