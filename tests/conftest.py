@@ -1,4 +1,4 @@
-"""What tests of several rooms share: tiny rankers with a real tokenizer, the command, data, certificates."""
+"""Shared fixtures: tiny rankers with a real tokenizer, the command, data, certificates."""
 
 import functools
 import gc
@@ -26,13 +26,14 @@ from support.commands import Outcome
 from support.made_once import made_once
 from support.tls_files import TlsFiles
 
-# Whoever starts the tests in the background may have them ignore Ctrl-C, and so all that they start.
+# A background process may ignore Ctrl-C, and so do all processes that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Lucene's processes live for seconds here: the JVM's second compiler would take a quarter of each one's time.
+# Lucene's processes live for seconds here, and the JVM's second compiler would take a quarter of each one's
+# time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# The same examples in every run, so that what fails, fails again; --hypothesis-profile explore draws others.
-# No example has a deadline: a busy machine is no bug.
+# Every run has the same examples, so that a failure can be repeated; --hypothesis-profile explore draws
+# others. Examples have no deadline, because a busy machine is not a bug.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile("repeatable")
@@ -46,13 +47,13 @@ def _of_this_test(record: logging.LogRecord) -> bool:
 
 logging.getLogger("asyncio").addFilter(_of_this_test)
 
-# Their tests share a server, an index or traced graphs that take seconds to make.
+# The tests of these folders share a server, an index or traced graphs that take seconds to make.
 SHARING = ("chaos", "clients", "dashboards", "docs", "e2e", "exporters", "fuzz", "http_clients", "runtimes")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker more than cores: while one waits for a server or a file, another computes."""
+    """Use one worker more than cores: while one waits for a server or a file, another computes."""
     return min(4, usable_cores() + 1)
 
 
@@ -76,9 +77,9 @@ def pytest_collectstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported out of garbage collections, and collect rarely.
+    """Exclude imported modules from garbage collections, and collect rarely.
 
-    A collection that looks at all of it takes some 0.4 s, and tracing graphs would bring thousands of them.
+    A collection of everything takes some 0.4 s, and tracing graphs would cause thousands of them.
     """
     gc.collect()
     gc.freeze()
@@ -99,13 +100,13 @@ TINY_BERT = {
     "pad_token_id": 0,
 }
 
-# Aggregators that are transformers themselves, small like the backbone.
+# Aggregators that are transformers themselves are as small as the backbone.
 TINY_TRANSFORMER = TransformerShape(layers=2, heads=4, width=24, intermediate=48, positions=128)
 TINY_OPTIONS: dict[str, dict[str, Any]] = {
-    # Tokens of every vocabulary here.
+    # These tokens are in every vocabulary here.
     "yes-no": {"yes": "a", "no": "s"},
     "parade-transf-pretr": {"transformer": TINY_TRANSFORMER},
-    # With the query it takes longest to trace; what more layers do, the others tell.
+    # With the query it takes longest to trace. The other families test more layers.
     "parade-transf-pretr-q": {"transformer": replace(TINY_TRANSFORMER, layers=1)},
     "parade-transf-pretr-lateir": {
         "transformer": TINY_TRANSFORMER,
@@ -116,7 +117,7 @@ TINY_OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Compute on one thread, here and in other processes: sums are the same to the bit then."""
+    """Compute on one thread, here and in other processes, so that sums are identical to the bit."""
     import torch
 
     before = torch.get_num_threads()
@@ -142,13 +143,13 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_options() -> dict[str, dict[str, Any]]:
-    """Options of families that would be large by default."""
+    """Options of families whose defaults would be large."""
     return TINY_OPTIONS
 
 
 @pytest.fixture(scope="session")
 def tiny_rankers(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Artifacts of untrained rankers of every family, by its name."""
+    """Artifacts of untrained rankers of every family, by the family's name."""
     from farrank_rankers.files.save import save_ranker
     from farrank_rankers.files.untrained import new_ranker
 
@@ -164,7 +165,7 @@ def tiny_rankers(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session", autouse=True)
 def servers_are_forked() -> Iterator[None]:
-    """Have servers that tests start be forked, without imports of their own."""
+    """Fork the servers that tests start, so that they need no imports of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(farrank_cli.spawn, "Popen", forked.Popen)
         yield
@@ -172,7 +173,7 @@ def servers_are_forked() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def operators_read_once() -> None:
-    """Have torch read how each of its operators is written in ONNX once, not for each graph (0.4 s)."""
+    """Let torch read the ONNX form of each of its operators once, instead of for each graph (0.4 s)."""
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     read_once = functools.cache(ONNXRegistry.from_torchlib)
@@ -181,7 +182,7 @@ def operators_read_once() -> None:
 
 @pytest.fixture(scope="session")
 def tiny_exports(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Artifacts of some families with an export for CPUs in fp32, whose report nobody measured."""
+    """Artifacts of some families with an export for CPUs in fp32, whose report was not measured."""
     from support.exported_rankers import KINDS, export_into
 
     folder = made_once(tmp_path_factory, "tiny-exports", lambda made: export_into(made, tiny_rankers, KINDS))
@@ -204,7 +205,7 @@ def python_documentation(tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 @pytest.fixture
 def farrank(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Run the command in this process; argparse's own exits count as exit codes, too."""
+    """Run the command in this process. argparse's own exits also count as exit codes."""
 
     def run(*arguments: object) -> Outcome:
         try:
@@ -217,13 +218,13 @@ def farrank(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     return run
 
 
-# Where the collections lie that are no part of the project.
+# The folder of collections that do not belong to the project.
 DATA_BESIDE = Path(__file__).parents[2] / "shared" / "data"
 
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder of collections: FARRANK_DATA, or the one beside the checkout."""
+    """The folder of collections: FARRANK_DATA, or the one next to the checkout."""
     folder = Path(os.environ.get("FARRANK_DATA", DATA_BESIDE))
     if not folder.is_dir():
         pytest.skip(f"needs the collections: {folder} is not there (FARRANK_DATA names another folder)")
@@ -232,7 +233,7 @@ def data_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def tls_files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    """Certificates made for this run of the tests: no key is kept in the project."""
+    """Certificates made for this test run, so that the project contains no key."""
     folder = tmp_path_factory.mktemp("tls")
     files = TlsFiles(folder / "authority.pem", folder / "certificate.pem", folder / "private_key.pem")
     authority = trustme.CA()

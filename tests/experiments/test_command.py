@@ -1,4 +1,4 @@
-"""The command goes through all steps, is killed and goes on, and reports the same figures."""
+"""The command runs all steps, is killed and resumes, and reports the same figures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def arguments(squad: Path, work: Path, *rankers: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def finished(squad: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The work of a run that nothing ended."""
+    """The files of an uninterrupted run."""
     work = tmp_path_factory.mktemp("whole") / "work"
     assert main(arguments(squad, work, *RANKERS)) == 0
     return work
@@ -58,7 +58,7 @@ def test_the_report_has_every_ranker_condition_and_finding(finished: Path) -> No
     assert "| PARADE Avg | as AvgP" in frozen
     for part in (frozen, whole):
         assert "FirstP is at chance on Far, zero-shot. | its MRR is within" in part
-        assert "| not measured |" in part  # PARADE Attn was left out
+        assert "| not measured |" in part  # PARADE Attn is left out
         assert "of 3 findings are confirmed" in part
     assert (finished / "report" / "mrr-by-place.png").stat().st_size > 10_000
 
@@ -72,7 +72,7 @@ def test_the_report_has_every_ranker_condition_and_finding(finished: Path) -> No
         "biased", "far", "natural", "place 1", "place 2", "place 3", "place 4"
     }  # fmt: skip
     assert {row["seed"] for row in rows if row["track"] == "frozen"} == {"0", "1", "2"}
-    # The first 10 questions, 6 of them at every place, and 6 about articles, for each stage and seed.
+    # The first 10 questions, 6 of them at every position, and 6 about articles, for each stage and seed.
     of_seed = 2 * (10 * 2 + 6 * 4 + 6)
     of_track = Counter(row["track"] for row in rows if row["ranker"] == "neural-model1")
     assert of_track == {"whole": of_seed, "frozen": 3 * of_seed}
@@ -96,7 +96,7 @@ def test_a_killed_run_goes_on_with_the_same_figures(squad: Path, finished: Path,
     command = [sys.executable, "-m", "farrank_experiments", *arguments(squad, work, *KILLED)]
     with forked.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        # Killed as the second of FirstP's own steps begins.
+        # The process is killed as the second of FirstP's own steps begins.
         assert any("FirstP, encoder and all, on Far …" in line for line in process.stdout)
         process.kill()
     kept = (work / "passages" / "ranker" / "model.safetensors").stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""Findings follow from figures by their rules: each comes out where it should, and else does not."""
+"""Findings follow from figures by their rules: each is reported where it should be, and nowhere else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from farrank_experiments.questions import BIASED, FAR, NATURAL, at_place
 
 QUESTIONS = 100
 CHANCE = Chance.of(20, QUESTIONS)
-# MRR on Biased, zero-shot on Far and fine-tuned there, as the paper's findings would have it.
+# MRR on Biased, zero-shot on Far and fine-tuned there, in agreement with the paper's findings.
 AS_PUBLISHED = {
     FIRSTP: (0.60, 0.18, 0.18),
     AVGP: (0.58, 0.30, 0.55),
@@ -26,7 +26,7 @@ AS_PUBLISHED = {
 
 
 def values_of(figures: Mapping[str, tuple[float, float, float]], seeds: int = 3) -> dict[str, list[Values]]:
-    """Give questions values around the figures, the same questions easy for all."""
+    """Give questions values around the figures. The same questions are easy for all."""
     found: dict[str, list[Values]] = {}
     for contender, (biased, zero_shot, tuned) in figures.items():
         found[contender] = []
@@ -111,7 +111,7 @@ def test_one_seed_below_is_enough_to_be_not_above() -> None:
     judge = Judge(values, {}, CHANCE)
     assert judge.above(RAND, "Far, fine-tuned", MAXP, "Far, fine-tuned")[0]
 
-    # Far above on average, and below in one seed.
+    # Far above on average, but below in one seed.
     values[RAND][1]["Far, fine-tuned"] = dict.fromkeys(values[RAND][1]["Far, fine-tuned"], 0.5)
     above, told = judge.above(RAND, "Far, fine-tuned", MAXP, "Far, fine-tuned")
     assert not above

@@ -1,4 +1,4 @@
-"""Aggregators learn on vectors alone, and documents are put together anew as their kind has it."""
+"""Aggregators learn on vectors alone, and documents are composed again as their kind requires."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING = np.zeros(0, dtype=np.int32)
 
 
 def made_questions(count: int = 24) -> tuple[list[AskedQuestion], PairFeatures]:
-    """Questions whose relevant passage has a 1 where others have −1; the other values are noise."""
+    """Make questions whose relevant passage has a 1 where others have −1. The other values are noise."""
     generator = torch.Generator().manual_seed(4)
     documents = [(2, 0, 3), (4, 1, 5)]
     vectors: dict[str, Tensor] = {}
@@ -63,5 +63,5 @@ def test_documents_are_drawn_anew_as_their_kind_has_them() -> None:
     assert places[BIASED][1] > 320
     assert set(places[FAR]) == {2, 3, 4}
     assert min(places[FAR].values()) > 100
-    # The others change their order, too.
+    # The other passages change their order, too.
     assert len({tuple(each[:0] + each) for each in drawn[FAR]}) == 18

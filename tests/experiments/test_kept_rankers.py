@@ -1,4 +1,4 @@
-"""What a finished experiment writes for the project opens, and is the ranker that was asked."""
+"""The rankers that a finished experiment writes for the project can be opened, and are the wanted ones."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_rankers_are_written_as_differences(tiny_backbone: Path, tmp_path: Path)
         assert kept.spec.provenance["MRR"].startswith("Biased 0.")
         assert kept.spec.provenance["command"] == "make experiment EXPERIMENT_ARGS='--keep FOLDER'"
         assert kept.spec.backbone == "base"
-        # Low-rank differences, not the matrices.
+        # The file has low-rank differences, not the matrices.
         size = (folder / "difference.safetensors").stat().st_size
         assert size < (base / "model.safetensors").stat().st_size / 2
 
-    # Others on the encoder of one of them.
+    # Other heads on the encoder of one of these.
     taken = replace(settings, encoder=str(folders[0]))
     some = [contenders[0], contenders[-1]]  # one over vectors, one over tokens
     again = Plan(taken, squad, StepFolders(tmp_path / "again"), some, [], lambda said: None)

@@ -1,4 +1,4 @@
-"""Documents put together from passages score as the documents themselves; equal scores share their ranks."""
+"""Documents composed of passages score like the documents themselves; equal scores share their ranks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_without_positions_the_order_of_passages_says_nothing(tiny_backbone: Pat
     texts = passages(4)
     documents: list[tuple[int, ...]] = [(0, 1, 2, 3), (3, 1, 0, 2)]
     ranker = ranker_of(RAND, tiny_backbone)
-    # Of a size that can be told from rounding.
+    # Large enough to differ from rounding.
     torch.nn.init.normal_(
         ranker.aggregator.get_parameter(POSITIONS), generator=torch.Generator().manual_seed(2)
     )
@@ -125,6 +125,6 @@ def test_every_condition_is_asked(tiny_backbone: Path) -> None:
     features = encoded_by(ranker, lower_precision=False)
     values = ask(by_aggregators({"it": ranker.aggregator}, features), [question])["it"]
 
-    # All documents begin with the same passage: any order is as good.
+    # All documents begin with the same passage, so any order is as good.
     assert values["behind"] == {"q": pytest.approx(fmean([1, 1 / 2, 1 / 3]))}
     assert values["front"]["q"] in {1.0, 1 / 2, 1 / 3}

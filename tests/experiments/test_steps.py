@@ -1,4 +1,4 @@
-"""Steps are done once, again when what decides on them changes, and go on where they were cut off."""
+"""Steps run once, run again when their inputs change, and resume where they were interrupted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from farrank_training.errors import TrainingError
 
 
 class Done:
-    """Steps that write what they were given, and what was done in which order."""
+    """Steps that write their arguments, and record their order."""
 
     def __init__(self, root: Path) -> None:
         self.folders = StepFolders(root)

@@ -1,4 +1,4 @@
-"""Heads that read tokens learn from what is kept, score as whole rankers do, and follow their seeds."""
+"""Heads that read tokens learn from stored encodings, score like whole rankers, and follow their seeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 OF_TOKENS = [each.name for each in CONTENDERS.values() if not each.has_vectors]
 QUERY = "old harbour stone"
 WORDS = ["sea", "bread", "under", "river", "king", "queen", "house", "tree", "red", "the", "of", "1984"]
-# Words of the query in the relevant passage alone.
+# Words of the query that only the relevant passage has.
 ANSWER = ["old", "harbour", "stone"]
 SETTINGS = quick("tiny")
 
@@ -62,7 +62,7 @@ def features_of(passages: Path) -> PairFeatures:
 def test_a_document_scores_as_its_text(name: str, passages: Path) -> None:
     ranker = ranker_of(name, passages)
     (question,), (pool,) = made_questions(ranker, 1)
-    # The same passages in another order behind the first, another first one, and one alone.
+    # The same passages in another order after the first one, another first one, and one alone.
     documents = [(2, 0, 3), (2, 3, 0), (0, 2, 3), (4,), (1, 5, 4, 3)]
 
     with torch.inference_mode():
@@ -85,7 +85,7 @@ def test_what_is_kept_scores_as_what_is_read(name: str, passages: Path, tmp_path
         for of_question, question in zip(found, questions, strict=True):
             documents = drawn_documents(question, FAR, epoch)
             expected = by_tokens({"it": ranker}, features)(question)(documents)["it"]
-            # Kept in fp16.
+            # The encodings are stored in fp16.
             assert of_question.tolist() == pytest.approx(expected.tolist(), rel=2e-2, abs=2e-2)
 
 

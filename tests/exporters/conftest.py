@@ -1,4 +1,4 @@
-"""Rankers traced and exported once for all tests of this room: tracing takes seconds even of tiny ones."""
+"""Rankers traced and exported once for all tests of this folder, because tracing takes seconds."""
 
 import shutil
 from pathlib import Path
@@ -25,7 +25,7 @@ def traced_rankers(
     """Rankers of each kind of features, traced in fp32; "maxp-fp16" is the first in fp16."""
     made = {name: TracedRanker.of(artifact) for name, artifact in tiny_exports.items()}
     full, folder = made["maxp"], tmp_path_factory.mktemp("maxp-fp16")
-    shutil.copy(full.folder / "aggregator.onnx", folder)  # it is in fp32 always
+    shutil.copy(full.folder / "aggregator.onnx", folder)  # always in fp32
     graphs = {
         "encoder": trace_encoder(full.ranker, folder, half=True),
         "aggregator": full.graphs["aggregator"],
@@ -36,7 +36,7 @@ def traced_rankers(
 
 @pytest.fixture(scope="session")
 def exported(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Export:
-    """A bi-encoder in fp32, in an artifact of its own."""
+    """A bi-encoder in fp32, in its own artifact."""
     from farrank_exporters.export import export_ranker
 
     artifact = tmp_path_factory.mktemp("exported") / "ranker"
@@ -47,7 +47,7 @@ def exported(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def traced_before(traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copy graphs that were traced for another test: the steps after it are what is tested."""
+    """Copy graphs that were traced for another test. The steps after tracing are what is tested."""
 
     def copy(ranker: Ranker, folder: Path, *, half: bool = False, progress: Any) -> dict[str, Graph]:
         return traced_rankers["maxp-fp16" if half else "maxp"].copied_to(folder)
@@ -57,7 +57,7 @@ def traced_before(traced_rankers: dict[str, TracedRanker], monkeypatch: pytest.M
 
 @pytest.fixture(scope="session")
 def quantized() -> dict[str, tuple[Path, Int8Encoders]]:
-    """What was quantized before, by the runtimes."""
+    """Graphs that were quantized before, by the runtimes."""
     return {}
 
 
@@ -67,9 +67,9 @@ def quantized_once(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Quantize the graphs, which are always the same, for the first test that asks; copy for others.
+    """Quantize the graphs, which are always the same, for the first test that asks, and copy for the others.
 
-    There is one way to do it.
+    Quantization always takes the same way.
     """
 
     def once(graphs: Any, traced: Path, folder: Path, reader: Any, texts: Any, runtimes: Any) -> Int8Encoders:
@@ -89,5 +89,5 @@ def quantized_once(
 
 @pytest.fixture
 def any_tau(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every ranking pass: what a tiny untrained ranker scores is mostly rounding."""
+    """Accept every ranking, because a tiny untrained ranker's scores are mostly rounding."""
     monkeypatch.setattr(farrank_exporters.parity, "LEAST_TAU", dict.fromkeys(LEAST_TAU, -1.0))

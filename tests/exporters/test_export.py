@@ -1,4 +1,4 @@
-"""Exports as they are written, and that nothing is where one failed."""
+"""The files of exports, and failed exports, which leave no file."""
 
 import shutil
 from pathlib import Path
@@ -113,7 +113,7 @@ def test_int8_has_an_encoder_for_each_runtime(artifact: Path, any_tau: None) -> 
     assert (made.manifest.stored_as, encoder.variants) == ("int8", {"openvino": "encoder.xml"})
     assert set(made.manifest.checksums) == {"encoder.onnx", "encoder.xml", "encoder.bin", "aggregator.onnx"}
     assert {path.name for path in made.folder.iterdir()} == {*made.manifest.checksums, "manifest.json"}
-    # As the umask has it: the user of a server's image reads a folder that is mounted.
+    # The umask decides: a server image's user must be able to read a mounted folder.
     assert {path.stat().st_mode for path in made.folder.iterdir()} == {
         (artifact / "config.json").stat().st_mode
     }
@@ -125,7 +125,7 @@ def test_int8_has_an_encoder_for_each_runtime(artifact: Path, any_tau: None) -> 
 
 @pytest.fixture
 def beyond(monkeypatch: pytest.MonkeyPatch, any_tau: None) -> set[str]:
-    """Runtimes whose scores are taken to be beyond their bound."""
+    """Let these runtimes' scores count as beyond their bound."""
     names: set[str] = set()
 
     def measured(*arguments: Any, **named: Any) -> Parity:
@@ -184,7 +184,7 @@ def test_beyond_its_bound_nothing_is_left(
 ) -> None:
     before = files(artifact)
     ranker = open_ranker(artifact)
-    # The graphs are those of the weights before this.
+    # The graphs belong to the weights before this change.
     with torch.no_grad():
         next(ranker.aggregator.parameters()).mul_(2.0)
     with pytest.raises(ExportError, match="the export is beyond its bound: with onnx max_difference is"):
@@ -219,7 +219,7 @@ def test_drift_cannot_be_allowed_where_scores_are_no_numbers(
 
 @pytest.mark.usefixtures("traced_before")
 def test_a_hopeless_export_is_given_up_early(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ranking turned around: after the first of two queries the mean can no longer reach the bound."""
+    """The ranking is reversed: after the first of two queries the mean can no longer reach the bound."""
     monkeypatch.setattr(TextScores, "score", lambda *_: -np.arange(12.0))
     lines: list[str] = []
     with pytest.raises(ExportError, match=r"with onnx kendall_tau is \S+ after 1 of 2 queries, but it must"):
@@ -250,7 +250,7 @@ def test_a_failed_replacement_leaves_the_old_export(artifact: Path, monkeypatch:
 def test_tensorrts_graphs_are_measured_and_kept(
     artifact: Path, monkeypatch: pytest.MonkeyPatch, any_tau: None, precision: str, stored_as: str
 ) -> None:
-    """ONNX Runtime on the CPU stands where TensorRT would: it reads the same graphs."""
+    """ONNX Runtime on the CPU takes TensorRT's place, because it reads the same graphs."""
 
     def on_the_cpu(name: str, exported: Exported) -> Runtime:
         return onnx_runtime.open_graphs(GraphFiles.of(exported, name), Placement("cpu", 1))

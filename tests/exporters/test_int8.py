@@ -57,7 +57,7 @@ def encoded(runtime: Runtime, batches: Sequence[Batch]) -> Any:
     return np.stack([runtime.encode([each]).rows()[0].vectors.numpy() for each in inputs])
 
 
-# How an activation is written in the graph differs: one operator, or several around erf, tanh or a sigmoid.
+# Activations differ in their graphs: one operator, or several around erf, tanh or a sigmoid.
 ACTIVATIONS = ("gelu", "gelu_new", "quick_gelu", "relu", "silu", "mish")
 
 
@@ -81,7 +81,7 @@ def test_each_feed_forward_blocks_second_product_is_found(tiny_backbone: Path, t
     for name in found:
         weight = nodes[name].input[1]
         shape = widths.get(weight) or widths[producers[weight].input[0]]
-        assert sorted(shape) == [32, 64]  # wide to narrow, which no product of attention is
+        assert sorted(shape) == [32, 64]  # wide to narrow, unlike any product of attention
 
 
 def test_gated_feed_forward_blocks_are_found_too(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_onnx_computes_all_products_in_int8(
 
     graph = onnx.load(tmp_path / "encoder.onnx").graph
     products = [node for node in graph.node if node.op_type == "MatMulNBits"]
-    # The second of the feed-forward block, too: what has outliers shares its scale with few.
+    # Also the second product of the feed-forward block: its outliers share their scale with few values.
     assert len(products) == PRODUCTS_IN_INT8 + LAYERS
     for node in products:
         given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}

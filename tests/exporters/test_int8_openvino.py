@@ -1,4 +1,4 @@
-"""OpenVINO's graph in int8: all products at first, and only as many as the rankings allow."""
+"""OpenVINO's graph in int8: all products at first, then only as many as the rankings permit."""
 
 import logging
 import shutil
@@ -23,9 +23,9 @@ from farrank_rankers.files.open import open_ranker
 from support.exported_rankers import CALIBRATION, MEASURED, TracedRanker
 
 LAYERS = 2
-# Query, key, value and output of attention, queries with keys, and the feed-forward block's two.
+# Query, key, value and output of attention, queries with keys, and the feed-forward block's two products.
 IN_INT8 = 7 * LAYERS
-# Attention's weights with values: NNCF leaves them as they are.
+# NNCF does not quantize the product of attention's weights with values.
 PRODUCTS = IN_INT8 + LAYERS
 FILES = ("encoder.bin", "encoder.xml")
 
@@ -88,20 +88,20 @@ def test_a_head_is_one_of_the_products(tiny_rankers: dict[str, Path], tmp_path: 
     int8 = OpenVinoInt8(
         tmp_path / "encoder.onnx", tmp_path / "unused.onnx", folder, ranker.reader, CALIBRATION, batches
     )
-    assert next(int8.ways()).products == IN_INT8 + 2  # the pooler, and the label's
+    assert next(int8.ways()).products == IN_INT8 + 2  # the pooler's, and the label's
 
 
 def test_then_smoothed_otherwise_then_only_what_rankings_allow(
     traced_rankers: dict[str, TracedRanker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left is named, and the graph is in int8 but for that."""
+    """The products that are left out are named, and the rest of the graph is in int8."""
     encoder = tmp_path / "traced.onnx"
     encoder.write_bytes((traced_rankers["biencoder"].folder / "encoder.onnx").read_bytes())
     folder = tmp_path / "int8"
     folder.mkdir()
 
     def closeness(expected: Scores, got: Scores) -> float:
-        """Stand in for Kendall's tau: few texts keep their order whatever a tiny ranker's rounding does."""
+        """Replace Kendall's tau, because few texts keep their order under a tiny ranker's rounding."""
         return 1 - float(np.abs(expected - got).max() / np.abs(expected).max())
 
     monkeypatch.setattr(farrank_exporters.int8_openvino, "kendall_tau", closeness)
@@ -140,7 +140,7 @@ def test_nothing_to_calibrate_with_is_refused(
 
 @pytest.fixture(scope="module")
 def first_way(tmp_path_factory: pytest.TempPathFactory) -> Callable[[OpenVinoInt8], Quantized]:
-    """Quantize a graph the first way, and copy what came of it for others: all have the same graph."""
+    """Quantize a graph the first way, and copy the result for the others, because all have the same graph."""
     kept, ways = tmp_path_factory.mktemp("first-way"), OpenVinoInt8.ways
     made: list[Quantized] = []
 
@@ -160,7 +160,7 @@ def first_way(tmp_path_factory: pytest.TempPathFactory) -> Callable[[OpenVinoInt
 def ways_written(
     first_way: Callable[[OpenVinoInt8], Quantized], monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """Ways to quantize that take no time: the first graph is kept, and each way is named when it is taken."""
+    """Ways to quantize that take no time: the first graph is reused, and each way records its name."""
     taken: list[str] = []
 
     def short(self: OpenVinoInt8) -> Iterator[Quantized]:

@@ -1,4 +1,4 @@
-"""What TensorRT asks of a graph in int8, and that ONNX Runtime computes with it what the model does."""
+"""TensorRT's requirements on a graph in int8, with which ONNX Runtime computes the model's scores."""
 
 from collections import Counter
 from pathlib import Path
@@ -26,7 +26,7 @@ TEXTS = [f"the river {word} in the mountains {'and goes on and on ' * n}" for n,
 def graphs(
     traced_rankers: dict[str, TracedRanker], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, list[Batch]]:
-    """A bi-encoder's graph in fp32 and in int8, and what it was calibrated with."""
+    """A bi-encoder's graph in fp32 and in int8, and its calibration data."""
     traced, folder = traced_rankers["biencoder"], tmp_path_factory.mktemp("int8")
     batches = calibration_batches(traced.ranker.reader, QUERIES, TEXTS, 12)
     quantize_tensorrt(traced.folder / "encoder.onnx", folder, batches)
@@ -55,7 +55,7 @@ def test_products_with_weights_are_in_int8_but_those_after_activations(
         for node in graph.node
         if node.op_type == "MatMul"
     )
-    # Two products a layer within attention, and the second of the feed-forward block.
+    # Two products per layer within attention, and the second of the feed-forward block.
     assert kinds == {("int8", "int8"): PRODUCTS_IN_INT8, ("fp32", "fp32"): 3 * LAYERS}
     of_weights = [n for n in graph.node if n.op_type == "QuantizeLinear" and n.input[0] in weights]
     assert len(of_weights) == PRODUCTS_IN_INT8

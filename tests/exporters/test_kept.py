@@ -1,4 +1,4 @@
-"""Exports that are made once for a machine and kept in its cache."""
+"""Exports that are made once per machine and kept in its cache."""
 
 import errno
 import json
@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The precisions that were exported, in their order."""
+    """The precisions of exports in the order of their making."""
     precisions: list[str] = []
 
     def noted(ranker: Any, artifact: Any, form: Any, precision: Any, **named: Any) -> Any:
@@ -144,7 +144,7 @@ def test_what_is_damaged_is_made_anew(ranker: Path, cache: Path, made: list[str]
 def test_another_chat_template_is_another_export(
     ranker: Path, cache: Path, made: list[str], any_tau: None
 ) -> None:
-    """It may say what a language model is asked."""
+    """The template may contain the instruction of a language model."""
     first = kept(ranker, ["fp32"])
     (ranker / "chat_template.jinja").write_text("{{ messages }}")
     assert kept(ranker, ["fp32"]).source != first.source
@@ -154,7 +154,7 @@ def test_another_chat_template_is_another_export(
 def test_another_default_limit_is_another_export(
     cache: Path, tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after an update of Farrank: the model's files are the same, and what is kept is of the old limit."""
+    """As after an update of Farrank: the model's files are the same, but the kept export has an old limit."""
     model = tmp_path / "model"
     save_biencoder(model)
     for limit in (80, 80, 40):

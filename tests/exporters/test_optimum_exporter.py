@@ -1,4 +1,4 @@
-"""optimum's tracer, optimisations and quantization. What needs optimum runs where it is installed."""
+"""optimum's tracer, optimizations and quantization. Tests that need optimum run where it is installed."""
 
 import importlib.util
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_an_artifacts_export_is_made_of_optimums_graph_and_keeps_its_bound(name:
         assert [each.kendall_tau for each in manifest.parity] == [1.0, 1.0]
         assert manifest.graphs == exports["torch"].graphs
     assert "optimum-onnx" in exports["optimum"].created_with
-    # The graphs themselves are others.
+    # The graphs themselves differ.
     assert exports["torch"].checksums["encoder.onnx"] != exports["optimum"].checksums["encoder.onnx"]
     with pytest.raises(ExportError, match="--exporter optimum: it writes fp16 only on a GPU"):
         export_ranker(

@@ -1,4 +1,4 @@
-"""What `--layout optimum` writes: loaded by others' libraries with the same scores, and served by ours."""
+"""The files of `--layout optimum`: other libraries load them with the same scores, Farrank serves them."""
 
 import importlib.util
 import json
@@ -32,13 +32,13 @@ needs_optimum = pytest.mark.skipif(
 )
 
 CPU = Placement(device="cpu", threads=1)
-# Others cut a text at what a model reads.
+# Other libraries cut a text at the model's limit.
 SHORT = tuple(text for text in TEXTS if len(text) < 160)
 
 
 @pytest.fixture(scope="module")
 def traced() -> dict[tuple[str, str], tuple[Path, Graph]]:
-    """Graphs that were traced before, by the weights and the output."""
+    """Graphs that were traced before, by weights and output."""
     return {}
 
 
@@ -85,7 +85,7 @@ def test_a_published_model_gets_a_folder_with_its_files_and_no_weights(kind: str
     assert files_in(out) == files_in(source) - {"model.safetensors"} | {"onnx/model.onnx", REPORT}
     assert (out / "config.json").read_bytes() == (source / "config.json").read_bytes()
     assert {each.name for each in tmp_path.iterdir()} == {"model", "out"}
-    # The report is the one that a server looks for, and no weights are read.
+    # A server finds this report, and reads no weights.
     served = open_ranker_runtime(str(out), {}, runtime="onnx", placement=CPU)
     found = scores_through(served.runtime, served.reader)
     expected = [each.score for each in open_ranker(source).score(QUERY, TEXTS)]
@@ -165,7 +165,7 @@ def test_an_empty_folder_is_filled_and_not_replaced(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(out)
     export(source, Path("."))
     assert out.stat().st_ino == before
-    # A checkpoint, or an earlier export inside the model's folder, is no part of the model.
+    # A checkpoint, or an earlier export inside the model's folder, is not part of the model.
     inner = files_in(source) - {"model.safetensors", "checkpoint-5/trainer_state.json"}
     assert files_in(Path.cwd()) == inner | {"onnx/model.onnx", REPORT}
     assert not list(out.glob(".*"))
@@ -214,7 +214,7 @@ def test_beyond_its_bound_nothing_is_written(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "other").mkdir()
     made.save_cross_encoder(tmp_path / "other", seed=11)
     other = open_ranker(tmp_path / "other")
-    # As if the tracer had a fault: another model's graph.
+    # As if the tracer had a bug: another model's graph.
     monkeypatch.setattr(
         optimum_layout, "export_plain", lambda exporter, ranker, path: trace_plain(other, path)
     )
@@ -225,7 +225,7 @@ def test_beyond_its_bound_nothing_is_written(tmp_path: Path, monkeypatch: pytest
     beyond = {each.runtime for each in exported.measured if each.precision == "fp32" and each.beyond}
     assert beyond == {"onnx", "openvino"}
     assert exported.graph.is_file()
-    # A server takes it by name only: the report says that it is beyond its bound.
+    # A server takes it only by name, because its report is beyond its bound.
     with pytest.raises(PrecisionAbsent, match=r"beyond its bound.*export_file serves it by name"):
         open_ranker_runtime(str(out), {}, placement=CPU)
 
@@ -278,7 +278,7 @@ def test_others_libraries_load_a_cross_encoder_with_the_same_scores(
     asked = {"file_name": name}
     theirs = CrossEncoder(str(out), backend="onnx", model_kwargs=asked, activation_fn=torch.nn.Identity())
     assert theirs.predict(pairs).tolist() == pytest.approx(expected, abs=1e-5)
-    if of == "artifact":  # its folder says that scores are logits
+    if of == "artifact":  # its folder declares scores to be logits
         said = CrossEncoder(str(out), backend="onnx", model_kwargs=asked)
         assert said.predict(pairs).tolist() == pytest.approx(expected, abs=1e-5)
 

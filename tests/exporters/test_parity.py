@@ -1,4 +1,4 @@
-"""Parity against torch's own runtime, as it is and with faults put into it."""
+"""Parity with torch's own runtime, without and with injected faults."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ Fault = Callable[[list[float], list[list[float]]], None]
 
 
 class Faulty(TorchRuntime):
-    """Does to the scores and evidence of all documents what it is told to."""
+    """Applies a function to the scores and evidence of all documents."""
 
     fault: Fault
 

@@ -1,4 +1,4 @@
-"""Plain graphs of real architectures at tiny sizes, beside the models themselves."""
+"""Plain graphs of real architectures at tiny sizes, compared with the models themselves."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ SMALL = {
     "initializer_range": 0.25,
     "max_position_embeddings": 128,
 }
-# Each has inputs, positions or a head of its own.
+# Each has its own kind of inputs, positions or head.
 CROSS_ENCODERS: dict[str, dict[str, Any]] = {
     "bert": {},
     "xlm-roberta": {"max_position_embeddings": 130},
@@ -106,7 +106,7 @@ def test_logits_are_those_of_transformers_and_the_encoder_around_them_is_the_ran
     assert around.outputs == ("vectors",)
     assert set(around.inputs) <= {"input_ids", "roles", "token_type_ids"}
     np.testing.assert_allclose(run(path, batch), features, rtol=0, atol=1e-5)
-    # One label's logit, or the log-odds of two.
+    # The logit of a single label, or the log-odds of two.
     odds = expected if expected.shape[1] == 1 else expected[:, 1:] - expected[:, :1]
     np.testing.assert_allclose(run(path, batch), odds, rtol=0, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""What is made and what is chosen from are the same."""
+"""Exports that the server makes are those that it chooses from."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""Graphs against the modules they were traced from, at sizes that no example had."""
+"""Graphs compared with the modules that were traced, at other sizes than the examples'."""
 
 import errno
 import logging
@@ -21,7 +21,7 @@ from support.exported_rankers import KINDS, TracedRanker, text
 
 TracedRankers = Mapping[str, TracedRanker]
 
-# Chunks of each document, and words of each chunk: one alone, empty ones, more and longer ones than traced.
+# Words of each chunk of each document: single, empty, more and longer chunks than the traced ones.
 BATCHES = [[[6]], [[0, 4], [30]], [[90, 3, 40, 8, 1, 2, 7], [5], [150, 20]]]
 
 
@@ -48,7 +48,7 @@ def encoder_inputs(ranker: Ranker, batch: list[list[int]]) -> dict[str, Tensor]:
 
 
 def aggregator_inputs(ranker: Ranker, batch: list[list[int]]) -> dict[str, Tensor]:
-    """What the ranker's own encoder makes of the chunks, put together by document."""
+    """Return the encoder's features of the chunks, grouped by document."""
     reader = ranker.reader
     with torch.no_grad():
         rows = iter(ranker.encoder(*encoder_inputs(ranker, batch).values()).rows())
@@ -119,7 +119,7 @@ def test_fp16_is_the_encoders_weights_alone(traced_rankers: TracedRankers) -> No
         (expected,) = EncoderGraph(half.ranker.encoder)(**inputs)
     assert found.dtype == torch.float32
     assert 0 < float((found - expected).abs().max()) < 1e-2
-    # The ranker itself is as it was.
+    # The ranker itself has not changed.
     assert {each.dtype for each in half.ranker.parameters()} == {torch.float32}
 
 

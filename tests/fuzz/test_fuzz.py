@@ -1,7 +1,7 @@
-"""The whole door, fuzzed: `make fuzz` sends 100,000 calls, this file's default is a seeded thousandth.
+"""Both endpoints, fuzzed: `make fuzz` sends 100,000 calls, this file by default a seeded thousandth.
 
-What every caller must get is an answer that is in order, or a documented refusal; never INTERNAL, UNKNOWN or
-500. The server's own log may hold no traceback, and its memory stays flat.
+Every caller must get a valid answer or a documented refusal, and never INTERNAL, UNKNOWN or 500. The server's
+log must have no traceback, and its memory must stay flat.
 """
 
 import asyncio
@@ -30,11 +30,12 @@ from support.fuzzed_calls import GRPC, SERVICE, FuzzedCall, calls
 
 CASES = int(os.environ.get("FARRANK_FUZZ_CASES", "100"))
 SEED = int(os.environ.get("FARRANK_FUZZ_SEED", "20261123"))
-# Hypothesis keeps all that it has drawn, gigabytes after tens of thousands of calls: so often it begins anew.
+# Hypothesis keeps everything that it has drawn, gigabytes after tens of thousands of calls. It starts again
+# after this many.
 STRETCH_CASES = 2_500
-# So many callers at a time.
+# The number of concurrent callers.
 TOGETHER = 10
-# Nothing here is to take longer, deadlines included: a call that does is lost.
+# No call may take longer, including its deadline. Such a call is lost.
 LOST_AFTER_S = 60.0
 
 DOCUMENTED = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "CANCELLED"}
@@ -45,9 +46,9 @@ DOCUMENTED |= {
     "left",
 }
 
-# Memory is looked at once a stretch of calls has made the server what it will be.
+# Memory is compared only after this many calls, when the server's caches and pools are full.
 SETTLED_CASES = 5_000
-# A tenth, and what a heap may be cut up by.
+# A tenth, and an allowance for fragmentation of the heap.
 MOST_GROWTH, SLACK_BYTES = 1.1, 48 * 2**20
 
 COLLECTION = ("rivers", "ships", "bread")
@@ -55,7 +56,7 @@ COLLECTION = ("rivers", "ships", "bread")
 
 @dataclass
 class Server:
-    """A server that everybody asks, its log, and what came of it."""
+    """A server that all tests call, its log, and the results."""
 
     spawned: SpawnedServer
     log: Path
@@ -141,7 +142,7 @@ async def ask_http(server: Server, call: FuzzedCall) -> tuple[str, bytes]:
 
 
 def check(call: FuzzedCall, status: str, answer: bytes) -> None:
-    """Hold an answer to what the contract says of it."""
+    """Check an answer against the contract."""
     assert status in DOCUMENTED, f"{status}: {answer[:300]!r}"
     if status not in ("OK", "200"):
         if status != "left" and call.verb != "HEAD":
@@ -189,7 +190,7 @@ async def _ask_all(server: Server, together: Sequence[FuzzedCall]) -> list[tuple
 
 
 def test_the_server_is_as_it_was(server: Server) -> None:
-    """After all of it: its log has no traceback, its memory is flat, and a plain call is answered."""
+    """After all calls, the log has no traceback, memory is flat, and a plain call is answered."""
     total = server.outcomes.total()
     assert total >= CASES, "the calls above come first"
     print(f"{total} calls: {dict(server.outcomes.most_common())}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Both endpoints under frames that no client library sends, while another caller goes on undisturbed.
 
-`make test` runs a seeded part and asserts only what does not depend on how busy the machine is. `make fuzz`
-runs the attacks at their whole size and writes the delays that the other caller saw.
+`make test` runs a seeded part and asserts only results that do not depend on the machine's load. `make fuzz`
+runs the attacks at their full size and writes the delays of the other caller.
 """
 
 import math
@@ -22,10 +22,10 @@ from support.health_probe import Probe, Probed, probing
 from support.known_attacks import KNOWN, Case, cases
 
 SEED = int(os.environ.get("FARRANK_FUZZ_SEED", "20261125"))
-# Cases that are drawn, and the part of a known attack's size that is sent.
+# The number of drawn cases, and the share of a known attack's size that is sent.
 CASES = int(os.environ.get("FARRANK_RAW_CASES", "60"))
 SHARE = float(os.environ.get("FARRANK_RAW_SHARE", "0.05"))
-# Attacks that cost this process little and cost a server without limits much; always sent whole.
+# Attacks that cost this process little and a server without limits much. They always have their full size.
 WHOLE = (
     "streams begun, 60,000",
     "rapid reset, 60,000",
@@ -33,27 +33,27 @@ WHOLE = (
     "rapid reset by one that reads, 60,000",
     "PING, 200,000",
 )
-# How often a step of a drawn case is repeated at most.
+# The most repetitions of a step of a drawn case.
 MOST_TIMES = int(os.environ.get("FARRANK_RAW_TIMES", "200"))
 # A case to run again, as a failure printed it.
 AGAIN = os.environ.get("FARRANK_RAW_CASE", "")
 REPORT = os.environ.get("FARRANK_RAW_REPORT", "")
 COMMAND = "python -m pytest tests/fuzz/test_raw_http2.py"
 
-# An attacker's own requests, of which some are in order, cost memory, too.
+# An attacker's own requests, some of which are valid, cost memory, too.
 MOST_GROWTH_BYTES = 512 * 2**20
-# Processor time of the event loop's thread, which does not depend on how busy the machine is. `make test`'s
-# attacks take 0.4 s at most, 60,000 streams 4 to 9 s if a connection carries any number. The second bounds
-# each call of the other caller.
+# Processor time of the event loop's thread, which does not depend on the machine's load. `make test`'s
+# attacks take at most 0.4 s; 60,000 streams take 4 to 9 s if a connection may have any number. The second
+# value bounds each call of the other caller.
 MOST_LOOP_S = 3.0
 MOST_LOOP_OF_A_PROBE_S = 0.005
-# The log of a server that stands under attack is read by somebody.
+# People read the log of a server under attack.
 MOST_LOG_BYTES = 2**20
-# Connections that the server itself makes, and files that it opens now and then.
+# The server's own connections, and files that it opens now and then.
 SLACK_FILES = 8
-# What has been given up must be gone; a machine may be busy.
+# Cancelled calls must be gone by then, also on a busy machine.
 GONE_S = 90.0
-# In a long run a known attack keeps its connections while the other caller goes on.
+# In a long run, a known attack keeps its connections while the other caller goes on.
 STAYS_S = 2.0 if REPORT else 0.0
 # Cases that would begin later than this are not run.
 DRAWN_S = 1_800.0
@@ -62,7 +62,7 @@ AIM_MS = 300
 
 
 class Target:
-    """The server, started again after a failure, and the other caller."""
+    """The server, restarted after a failure, and the other caller."""
 
     def __init__(self, ranker: Path, folder: Path) -> None:
         self._ranker, self._folder = ranker, folder
@@ -72,7 +72,7 @@ class Target:
         self.start()
 
     def start(self) -> None:
-        """Start a server and its probe in place of those that may be there."""
+        """Start a server and its probe, in place of existing ones."""
         self._stack.close()
         folder = self._folder / str(self._started)
         self._started += 1
@@ -88,12 +88,12 @@ class Target:
         self._stack.close()
 
     def attack(self, case: Case, *, with_key: bool, stays_s: float = 0.0) -> list[Probed]:
-        """Run a case, check the server, and return the calls that the other caller made meanwhile."""
+        """Run a case, check the server, and return the other caller's calls in the meantime."""
         try:
             return self._attack(case, with_key, stays_s)
         except AssertionError as error:
             error.add_note(f"seed {SEED}; again: FARRANK_RAW_CASE='{case!r}' {COMMAND}")
-            # The next case gets a server that has seen nothing.
+            # The next case gets a fresh server.
             self.start()
             raise
 
@@ -105,7 +105,7 @@ class Target:
         self._cases += 1
         try:
             for step in case:
-                # A server may refuse a connection; that it lives is seen below.
+                # A server may refuse a connection. That it runs is checked below.
                 try:
                     step.run(attacker)
                 except OSError:
@@ -129,7 +129,7 @@ class Target:
         return probed
 
     def _wait_for_probes(self) -> None:
-        """Wait until a check and a rerank have been answered that began after now."""
+        """Wait for answers to a check and a rerank that begin after now."""
         probes = len(self.probe.calls())
         now_s, until_s = time.monotonic(), time.monotonic() + GONE_S
         while True:
@@ -142,7 +142,7 @@ class Target:
             time.sleep(0.01)
 
     def _wait_until_gone(self) -> None:
-        """Wait until nothing is left of the attacker: connections, files, calls."""
+        """Wait until nothing of the attacker is left: connections, files, calls."""
         server, until_s = self.server, time.monotonic() + GONE_S
         while True:
             left = {
@@ -186,7 +186,7 @@ def test_no_sequence_of_frames_disturbs_another_caller(target: Target) -> None:
     run = 0
     loop_s, wall_s = target.server.loop_s(), time.monotonic()
 
-    # A failure of Hypothesis prints the case that is left when it has left out all that it could.
+    # When Hypothesis fails, it prints the minimal case.
     @seed(SEED)
     @settings(
         max_examples=CASES,
@@ -215,7 +215,7 @@ def test_a_case_again(target: Target) -> None:
 
 
 def test_the_server_is_as_it_was(target: Target) -> None:
-    """After all of it no call is in flight, nothing is unread, and the log has no traceback."""
+    """After all attacks no call is in flight, no answer is unread, and the log has no traceback."""
     server = target.server
     until_s = time.monotonic() + GONE_S
     calls = target.probe.end()
@@ -228,7 +228,7 @@ def test_the_server_is_as_it_was(target: Target) -> None:
 
 
 def _report(target: Target, name: str, probed: list[Probed], loop_s: float, wall_s: float) -> None:
-    """In a long run, write what the other caller's delays were."""
+    """In a long run, write the other caller's delays."""
     if not REPORT:
         return
     checks, reranks = (sorted(e.delay_ms for e in probed if e.kind == kind) for kind in ("check", "rerank"))

@@ -1,4 +1,4 @@
-"""Other people's clients, unchanged, ask a running server: each file of `inside` in its environments."""
+"""Third-party clients, unmodified, call a running server: each file of `inside` in its environments."""
 
 import os
 import re
@@ -22,7 +22,7 @@ FILES = {
     "cohere-5": ("cohere", "infinity", "langchain", "llama_index"),
 }
 
-# What keeps these libraries from calling home.
+# Variables that keep these libraries from calling home.
 QUIET = {
     "HAYSTACK_TELEMETRY_ENABLED": "False",
     "HF_HUB_OFFLINE": "1",
@@ -33,7 +33,7 @@ QUIET = {
 
 @pytest.fixture(scope="session")
 def handed_over(server: AskedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the tests in the environments are told of the server."""
+    """Write the server's facts for the tests in the environments."""
     path = tmp_path_factory.mktemp("http-clients") / "server.json"
     server.write(path)
     return path
@@ -47,7 +47,7 @@ def test_clients(environment: str, client: str, scripts: Callable[[str], Path], 
     path = f"{folder}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     variables = {**plain_environ(), **QUIET, "PATH": path, "FARRANK_ASKED": str(handed_over), "NO_PROXY": "*"}
     command = [str(folder / "python"), "-m", "pytest", "--config-file", str(INSIDE / "pytest.ini"), "--quiet"]
-    # It says how its clients are used, not what the project's own pytest is told.
+    # It is meant for the project's own pytest, not for the clients'.
     variables.pop("PYTEST_ADDOPTS", None)
     done = subprocess.run(
         [*command, str(INSIDE / f"test_{client}.py")],

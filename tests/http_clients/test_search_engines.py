@@ -1,4 +1,4 @@
-"""What OpenSearch and Elasticsearch send is sent, and what comes back is read as strictly as they read it.
+"""Requests like those of OpenSearch and Elasticsearch, and answers parsed as strictly as by them.
 
 Sources: opensearch-project/ml-commons (CohereRerankPreProcessFunction, CohereRerankPostProcessFunction, the
 connector's blueprint), elastic/elasticsearch (the services custom and hugging_face).
@@ -36,7 +36,7 @@ def opensearch(server: AskedServer, query: str, model: str | None = None) -> lis
     """Fill in the connector's template, and read the answer with the casts of the Java code."""
     connector = settings(server, "OpenSearch")
     (action,) = connector["actions"]
-    # A list goes in as JSON, a text as the inside of a JSON string, a number as it is.
+    # A list is inserted as JSON, a string as the inside of a JSON string, a number as it is.
     parameters = {
         "documents": json.dumps(server.documents),
         "query": json.dumps(query)[1:-1],
@@ -48,7 +48,7 @@ def opensearch(server: AskedServer, query: str, model: str | None = None) -> lis
     assert isinstance(results, list)
     scores: list[float] = [math.nan] * len(results)
     for result in results:
-        # (Integer), (Double): a score that is written as 1 would be an Integer and end the search.
+        # (Integer), (Double): a score written as 1 would be an Integer and make the search fail.
         assert type(result["index"]) is int
         assert type(result["relevance_score"]) is float
         scores[result["index"]] = result["relevance_score"]
@@ -66,7 +66,7 @@ def test_opensearchs_texts_may_hold_what_json_escapes(server: AskedServer) -> No
 
 
 def elasticsearch_custom(server: AskedServer, query: str) -> list[tuple[int, float, str]]:
-    """Fill in the service's template, where each value goes in as JSON, and follow its three paths."""
+    """Fill in the service's template with JSON values, and follow its three paths."""
     service = settings(server, "Elasticsearch")["service_settings"]
     values = {"query": json.dumps(query), "input": json.dumps(server.documents)}
     body = re.sub(r"\$\{(\w+)\}", lambda found: values[found[1]], service["request"])
@@ -81,7 +81,7 @@ def elasticsearch_custom(server: AskedServer, query: str) -> list[tuple[int, flo
 
 
 def follow(answer: Any, path: str) -> list[Any]:
-    """Follow a path such as `$.results[*].document.text`: every step must be there."""
+    """Follow a path such as `$.results[*].document.text`. Every step must exist."""
     head, _, tail = path.removeprefix("$.").partition("[*].")
     found = answer[head]
     for step in tail.split("."):
@@ -96,7 +96,7 @@ def test_elasticsearchs_custom_service(server: AskedServer) -> None:
 
 
 def elasticsearch_hugging_face(server: AskedServer, **body: Any) -> list[dict[str, Any]]:
-    """Read a bare array whose entries have no field but those that the parser knows."""
+    """Read an array whose entries have only the fields that the parser knows."""
     service = settings(server, "Elasticsearch, hugging_face")["service_settings"]
     request = {"texts": server.documents, "query": server.query, **body}
     answer = post(service["url"], json.dumps(request).encode())
@@ -134,7 +134,7 @@ def test_what_they_ask_wrongly_is_said_where_they_look(server: AskedServer) -> N
         elasticsearch_hugging_face(server, query="")
     with wrong.value as answer:
         assert answer.code == 422
-        # Its parser of errors takes a text alone.
+        # Its parser of errors takes only a string.
         assert json.loads(answer.read())["error"].startswith("query: is empty")
     with server.without_room(), pytest.raises(urllib.error.HTTPError) as full:
         elasticsearch_custom(server, server.query)

@@ -1,4 +1,4 @@
-"""Loops against servers made of coroutines: who waits for whom, and what is counted."""
+"""Loops against servers made of coroutines: the waits, and the counts."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ CALLS = tuple(Call(f"q{n}", (Document("d", "text"),)) for n in range(3))
 async def test_an_open_loop_sends_on_time_and_counts_from_the_intended_arrival_when_the_server_stalls() -> (
     None
 ):
-    """One call blocks the others for 0.5 s, as behind a lock; none of that is hidden by a late sender."""
+    """One call blocks the others for 0.5 s, as behind a lock. No late sender hides any of that."""
     lock, stalled = asyncio.Lock(), itertools.count()
 
     async def ask(call: Call) -> Answer:
@@ -51,7 +51,7 @@ async def test_latency_counts_from_the_intended_arrival_when_the_generator_itsel
     async def ask(call: Call) -> Answer:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
-        loop.now_s += 0.1  # Nothing else runs meanwhile.
+        loop.now_s += 0.1  # nothing else runs in the meantime
         return Answer((1.0,))
 
     samples: list[Sample] = []

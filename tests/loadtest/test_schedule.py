@@ -1,4 +1,4 @@
-"""When calls of an open loop are due."""
+"""The due times of calls in an open loop."""
 
 import random
 from itertools import pairwise
@@ -32,8 +32,8 @@ def test_poisson_arrivals_come_in_order_within_the_duration(
     assert due == sorted(due)
     assert all(0 < each < duration_s for each in due)
     assert due == list(poisson_arrivals(rate, duration_s, random.Random(seed)))
-    # A Poisson count lies within six standard deviations of its mean but once in hundreds of millions; the
-    # few more are for means near 0, where it is skewed.
+    # A Poisson count deviates by more than six standard deviations once in hundreds of millions. The
+    # additional few are for means near 0, where the distribution is skewed.
     mean = rate * duration_s
     assert abs(len(due) - mean) < 6 * mean**0.5 + 12
 
@@ -41,6 +41,6 @@ def test_poisson_arrivals_come_in_order_within_the_duration(
 def test_poisson_gaps_are_exponential() -> None:
     gaps = np.diff(list(poisson_arrivals(100.0, 1000.0, random.Random(7))))
     assert abs(gaps.mean() - 0.01) < 0.0002
-    # Its standard deviation is its mean, and 63.2% of gaps are shorter: even spacing would show.
+    # The standard deviation equals the mean, and 63.2% of gaps are shorter: even spacing would show.
     assert abs(gaps.std() / gaps.mean() - 1) < 0.02
     assert abs((gaps < 0.01).mean() - (1 - np.exp(-1))) < 0.01

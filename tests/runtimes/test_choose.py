@@ -1,4 +1,4 @@
-"""Which runtime serves what, and what is said where that cannot be."""
+"""The choice of a runtime, and the errors when there is none."""
 
 import shutil
 from collections.abc import Callable
@@ -37,7 +37,7 @@ ALL = {
 
 @pytest.fixture
 def exports(tiny_exports: dict[str, Path]) -> Callable[..., list[Export]]:
-    """Exports of these names, of which only manifests are looked at."""
+    """Make exports with these names. Only their manifests are read."""
     (one,) = find_exports(tiny_exports["maxp"])
 
     def named(*names: str) -> list[Export]:
@@ -101,7 +101,7 @@ def served_names(artifact: Path, **asked: object) -> tuple[str, str]:
 def test_an_export_is_served_without_its_rankers_weights(
     tiny_exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under the ranker's own version, with the evidence and the report that the manifest keeps."""
+    """It has the ranker's own version, and the manifest's evidence and report."""
     ranker = open_ranker(tiny_exports["biencoder"])
 
     def refuse(*given: object, **named: object) -> None:
@@ -160,7 +160,7 @@ def test_without_an_export_torch_serves(tiny_rankers: dict[str, Path]) -> None:
             PrecisionAbsent,
             "^torch serves fp32 and bf16 on cpu, not fp16$",
         ),
-        # An export in bf16 is OpenVINO's: it would not help.
+        # An export in bf16 is for OpenVINO, so it would not help.
         (
             {"runtime": "onnx", "precision": "bf16"},
             PrecisionAbsent,

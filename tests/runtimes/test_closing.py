@@ -1,4 +1,4 @@
-"""A closed runtime holds no weights, whoever still holds the runtime."""
+"""A closed runtime has no weights, even if it is still referenced."""
 
 import weakref
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How many cores a process may really use."""
+"""The number of cores that a process may really use."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The order in which a GPU is told what to do, and waited for: streams and events that only keep a diary."""
+"""The order in which a GPU gets work and is awaited, tested with streams and events that only record."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Diary:
-    """What happened, in its order, and the stream that is current."""
+    """The events in their order, and the current stream."""
 
     lines: list[str] = field(default_factory=list)
     current: str = "caller"
@@ -38,7 +38,7 @@ class NotedStream:
 
 
 class NotedEvent:
-    """Records happen a millisecond after one another."""
+    """Records are a millisecond apart."""
 
     def __init__(self, diary: Diary) -> None:
         self.diary, self.name, self.at_ms = diary, "event", 0.0
@@ -57,7 +57,7 @@ class NotedEvent:
 
 @pytest.fixture
 def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
-    """Put noted streams in the place of CUDA's."""
+    """Replace CUDA's streams by recording ones."""
     diary = Diary()
     streams = DeviceStreams(
         *(NotedStream(diary, name) for name in ("encoding", "copies", "aggregation"))  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
 
 
 def encoded(diary: Diary | None = None) -> Callable[[TokenStream], Features]:
-    """Encode an input as its first id, and say where."""
+    """Encode an input as its first id, and record the stream."""
 
     def encode(stream: TokenStream) -> Features:
         if diary is not None:
@@ -174,7 +174,7 @@ def test_what_arrives_is_what_was_packed(batches: list[list[int]]) -> None:
         assert (tokens.dtype, offsets.dtype) == (torch.int32, torch.int32)
         assert np.array_equal(tokens.numpy(), packing.tokens)
         assert np.array_equal(offsets.numpy(), packing.offsets)
-        # Each row whole, and where a kernel's wide reads begin.
+        # Each row is complete and starts where a kernel's wide reads begin.
         starts = [row.data_ptr() for row in tokens] + [offsets.data_ptr()]
         assert {(start - starts[-1]) % (4 * ALIGNED) for start in starts} == {0}
         assert all(row.is_contiguous() for row in [*tokens, offsets])

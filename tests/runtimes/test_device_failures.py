@@ -1,4 +1,4 @@
-"""Failures of the device are told from the model's, whichever library reports them."""
+"""Failures of the device are distinguished from the model's, whichever library reports them."""
 
 import weakref
 from pathlib import Path
@@ -39,7 +39,7 @@ EXHAUSTED = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate
         # OpenVINO
         (RuntimeError("Exception from cpu_memory.cpp:257:\nFailed to allocate 50331648 bytes"), OutOfMemory),
         (RuntimeError("Eltwise shape infer input shapes dim index: 1 mismatch"), RuntimeError),
-        # What was told already stays what it is.
+        # An error that is already classified stays unchanged.
         (DeviceLost("out of memory, and then some"), DeviceLost),
     ],
 )

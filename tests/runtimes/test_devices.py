@@ -1,4 +1,4 @@
-"""Which device is taken, and how much it takes in."""
+"""The choice of a device, and the batches that it takes."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def test_a_device_that_is_not_here_stops_the_start(name: str) -> None:
     ("values", "memory_bytes", "tokens"),
     [
         (768, 80 * 2**30, 65_536),  # token vectors of BERT-base
-        (13 * 768, 80 * 2**30, 65_536),  # all of its layers', as CEDR keeps them
+        (13 * 768, 80 * 2**30, 65_536),  # of all its layers, as CEDR keeps them
         (13 * 768, 24 * 2**30, 20_164),
         (13 * 768, 8 * 2**30, 6_721),
         (10**9, 2**20, 1),

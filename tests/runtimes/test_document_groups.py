@@ -1,4 +1,4 @@
-"""Documents in groups: each within its limit, scored as alone, and halved when memory runs out."""
+"""Documents in groups: each within its limit, scored as if alone, and halved when memory runs out."""
 
 import weakref
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def test_whatever_the_documents_every_group_fits_and_none_is_lost(
 
 
 class FirstValue:
-    """Gives a document its first value as its score and as that of each chunk; fails on more than `room`."""
+    """Scores a document and each chunk with the document's first value. Fails on more than `room`."""
 
     def __init__(self, room: int = 1000) -> None:
         self.room = room
@@ -181,7 +181,7 @@ def test_what_is_kept_does_not_keep_its_batch() -> None:
 
 def test_where_the_device_has_no_room_features_are_kept_in_host_memory() -> None:
     class Full(torch.Tensor):
-        """Stands on a device that has no room for a copy."""
+        """A device that has no room for a copy."""
 
         def clone(self, *given: object, **named: object) -> torch.Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory")

@@ -25,7 +25,7 @@ DOCUMENTS, CHUNKS, TOKENS, QUERY_TOKENS = 40, 3, 120, 6
 
 
 class Observed:
-    """Runs a graph and keeps the shapes that it was given."""
+    """Runs a graph and records the shapes of its inputs."""
 
     def __init__(self, graph: RunGraph) -> None:
         self.graph = graph
@@ -43,7 +43,7 @@ def runtime_of(aggregator: RunGraph) -> ExportedRuntime:
 
 
 def token_features(ranker: Ranker, drawn: torch.Generator) -> tuple[Features, Tensor, Features | None]:
-    """Draw features of documents of one to three chunks, whose last have tokens of padding."""
+    """Draw features of documents of one to three chunks, whose last tokens are padding."""
     width = ranker.encoder(*(torch.full((1, 4), value) for value in (7, Role.DOCUMENT, 0))).vectors.shape[2:]
     counts = torch.arange(DOCUMENTS) % CHUNKS + 1
     chunk_mask = torch.arange(CHUNKS) < counts[:, None]
@@ -67,7 +67,7 @@ def taken(features: Features, row: int, chunks: int) -> Features:
 
 
 def graph_of(ranker: Ranker, artifact: Path | None) -> RunGraph:
-    """Load the aggregator's graph from an artifact's export, or run what would be traced as it is."""
+    """Load the aggregator's graph from an artifact's export, or run the module that would be traced."""
     if artifact is not None:
         path = artifact / "exports" / "onnx-fp32" / "aggregator.onnx"
         return OnnxGraph(open_session(path, {"cpu": {}}, threads=1), torch.device("cpu")).run
@@ -100,7 +100,7 @@ def test_in_several_groups_scores_are_the_aggregators_own(
 
 
 def test_a_batch_that_the_hosts_memory_cannot_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the graph has it, too: the server then tries halves."""
+    """Memory can also run out before the graph gets the batch. The server then tries halves."""
 
     def exhausted(inputs: Sequence[EncoderInput], pad_id: int, **_how: object) -> None:
         raise MemoryError("Unable to allocate 2.00 MiB for an array")
@@ -124,5 +124,5 @@ def test_a_batch_in_two_parts_is_the_batch_and_no_other_cut_of_it_is_done_sooner
     slower = max(map(positions, parts))
     for cut in range(1, len(order)):
         assert slower <= max(positions(order[:cut]), positions(order[cut:]))
-    # Never more than the batch padded as a whole.
+    # Never more positions than in the batch padded as a whole.
     assert sum(map(positions, parts)) <= positions(order)

@@ -1,4 +1,4 @@
-"""What importing the package sets before any library can be imported."""
+"""The settings that importing the package makes before any library can be imported."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# Prints what would reach the network from Python, and what is started to do so.
+# Prints the network accesses from Python, and the processes that are started for such.
 WATCHED = """
 import sys
 seen = []
@@ -34,7 +34,7 @@ onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecution
 @pytest.mark.parametrize("module", USES)
 def test_no_runtime_reports_anything_or_leaves_an_identifier(module: str, tmp_path: Path) -> None:
     pytest.importorskip(module)
-    # What these libraries take for a test or a build farm would keep them quiet without us.
+    # In an environment that looks like a test or a build farm, these libraries would be quiet by themselves.
     kept = {key: value for key, value in os.environ.items() if key not in ("CI", "ORT_DISABLE_TELEMETRY")}
     told = subprocess.run(
         [sys.executable, "-c", WATCHED.format(use=USES[module])],
@@ -47,7 +47,7 @@ def test_no_runtime_reports_anything_or_leaves_an_identifier(module: str, tmp_pa
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-# Prints what OpenMP would find in the environment when torch is first imported, and ends there.
+# Prints OpenMP's variables at the first import of torch, and ends there.
 WAITING = """
 import os, sys
 def tell(event, args):

@@ -1,4 +1,4 @@
-"""Warming up goes on where memory is short."""
+"""The warm-up goes on if memory is short."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from farrank_runtimes.runtime import Encoded, OutOfMemory
 
 
 class Narrow:
-    """What has room for so many tokens; notes how many each batch has."""
+    """Has room for a limited number of tokens, and records each batch's number."""
 
     def __init__(self, room: int) -> None:
         self.room = room

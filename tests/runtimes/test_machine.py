@@ -1,4 +1,4 @@
-"""What the kernel says of a machine, of other machines than this one, too."""
+"""The kernel's facts about a machine, also for machines other than this one."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime on traced graphs: the ranker's own scores in any shape, and what is said when it is absent."""
+"""ONNX Runtime on traced graphs: the ranker's own scores in any shape, and the errors when it is absent."""
 
 import random
 import sys
@@ -43,7 +43,7 @@ def opened(artifact: Path) -> ExportedRuntime:
     "family", ["maxp", "biencoder", "parade-transf-pretr-q", "parade-transf-pretr-lateir"]
 )
 def test_scores_and_evidence_are_the_rankers_own(tiny_exports: dict[str, Path], family: str) -> None:
-    """All documents in one batch, whatever their number of chunks, as a server has them scored."""
+    """All documents are in one batch, whatever their number of chunks, as in a server."""
     ranker = open_ranker(tiny_exports[family])
     wanted = ranker.score(QUERY, TEXTS)
     runtime, reader = opened(tiny_exports[family]), ranker.reader
@@ -98,7 +98,7 @@ def test_warming_up_measures_a_speed_and_says_what_runs(tiny_exports: dict[str, 
 
 @pytest.fixture
 def expanding(tmp_path: Path) -> OnnxGraph:
-    """A graph whose output has the shape that it is told."""
+    """Make a graph whose output has the shape that its input states."""
     node = helper.make_node("Expand", ["value", "shape"], ["out"])
     graph = helper.make_graph(
         [node],
@@ -161,7 +161,7 @@ def test_the_cpu_provider_is_here() -> None:
 def test_a_provider_whose_libraries_are_not_found_is_not_replaced_by_the_cpu(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ONNX Runtime opens such a session all the same, with the providers that are left."""
+    """ONNX Runtime still opens such a session, with the remaining providers."""
     seen: list[dict[str, object]] = []
 
     class Session:

@@ -55,7 +55,7 @@ def opened(folder: Path, **changes: Any) -> ExportedRuntime:
 
 
 def scores_through(runtime: ExportedRuntime, ranker: Ranker) -> list[float]:
-    """Score one text after the other, each a batch of another shape, and all of them as one batch."""
+    """Score one text after the other, each a batch of another shape, and then all of them as one batch."""
     reader, read_query = ranker.reader, ranker.reader.read_query(QUERY)
     dual = ranker.spec.plan == "dual"
     query = runtime.encode([reader.query_input(read_query)]).rows() if dual else None
@@ -69,7 +69,7 @@ def scores_through(runtime: ExportedRuntime, ranker: Ranker) -> list[float]:
     return found.scores
 
 
-# bf16 keeps 8 bits of a significand: some 0.4% of the largest value that meets in a sum.
+# bf16 has 8 bits of significand: an error of some 0.4% of the largest value in a sum.
 @pytest.mark.parametrize(
     ("precision", "bound"), [("fp32", 1e-5), pytest.param("bf16", 2e-2, marks=needs_bf16)]
 )
@@ -85,7 +85,7 @@ def test_scores_are_the_rankers_own(
     assert capabilities.precision == precision
     found = scores_through(runtime, ranker)
     assert found == pytest.approx(wanted, abs=bound)
-    # What is asked for is what is computed in: fp32 that was rounded, or bf16 that was not, would show.
+    # The requested precision is the one that computes: rounded fp32, or bf16 without rounding, would show.
     assert (max(abs(np.subtract(found, wanted))) > 1e-6) == (precision == "bf16")
 
 
@@ -100,7 +100,7 @@ def vectors(runtime: ExportedRuntime, inputs: list[EncoderInput]) -> torch.Tenso
 def test_lengths_come_in_steps_no_longer_than_the_ranker_reads(
     graphs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels are made for each new shape: see LENGTH_STEP."""
+    """Kernels are compiled for each new shape: see LENGTH_STEP."""
     lengths: list[int] = []
     begin = OpenVinoGraph.begin
 
@@ -161,14 +161,14 @@ def test_batches_begun_behind_each_other_keep_their_features_and_share_the_time(
     passed_s = time.perf_counter() - started_s
     for mine, theirs in zip(found, wanted, strict=True):
         assert torch.allclose(mine, theirs, atol=1e-5)
-    # A wait behind another batch is not the device's time.
+    # Waiting behind another batch does not count as the device's time.
     took_s = [each.device_s() for each in begun]
     assert min(took_s) >= 0
     assert 0 < sum(took_s) <= passed_s
 
 
 def test_a_part_that_fails_is_told_when_the_other_is_done(graphs: dict[str, Path]) -> None:
-    """And the next batch is encoded as if nothing had been."""
+    """Afterwards the next batch is encoded as usual."""
     whole, halves = (
         OpenVinoGraph(graphs["maxp"] / "encoder.onnx", "f32", 2, streams=streams) for streams in (1, 2)
     )

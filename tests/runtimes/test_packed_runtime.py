@@ -1,4 +1,4 @@
-"""Streams through the runtime give the rankers' own scores, on a CPU and, where one is, on a GPU."""
+"""Streams through the runtime give the rankers' own scores, on a CPU and, if there is one, on a GPU."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_half_precision_is_the_encoders_alone(tiny_rankers: dict[str, Path]) -> 
     ranker = open_ranker(tiny_rankers["maxp"], dtype=torch.bfloat16)
     found = scores_through(on_cpu(ranker, "bf16"), ranker.reader)
     assert found != wanted
-    # bf16 keeps 8 bits of a significand: some 0.4% of the largest value that meets in a sum.
+    # bf16 has 8 bits of significand: an error of some 0.4% of the largest value in a sum.
     assert found == pytest.approx(wanted, abs=2e-2)
 
 
@@ -88,11 +88,11 @@ def test_warming_up_meets_every_kernel(
 
     monkeypatch.setattr(PackedEncoder, "encode", noted)
     runtime.warm_up()
-    # Padding inside a query makes other scores, where there may be any.
+    # Padding inside a query changes scores, if a query can have any.
     assert set(met) == ({True} if pad_query_to is None else {True, False})
     for sizes in met.values():
-        # FlexAttention has a kernel for less than a block of tokens. The first one for more must meet as many
-        # blocks as no model has of anything else.
+        # FlexAttention has a kernel for less than a block of tokens. The first one for more must get a number
+        # of blocks that no other dimension of a model has.
         assert min(sizes) < BLOCK
         assert -(-next(size for size in sizes if size >= BLOCK) // BLOCK) == 5
 
@@ -127,7 +127,7 @@ def test_cedr_leaves_every_layer_of_a_token(tiny_rankers: dict[str, Path]) -> No
         assert ranker.encoder.feature_values == layers * ranker.backbone_config["hidden_size"]
 
 
-# What follows runs on a GPU alone.
+# The tests below need a GPU.
 
 
 def on_gpu(family: Path, packing: Packing = "packed") -> tuple[Runtime, Ranker, str]:
@@ -145,12 +145,12 @@ def test_cuda_ranks_as_fp32_does(tiny_rankers: dict[str, Path], family: str) -> 
     assert (runtime.capabilities().packed, runtime.capabilities().queued) == (True, True)
     padded, _, _ = on_gpu(tiny_rankers[family], "padded")
     found, beside = scores_through(runtime, ranker.reader), scores_through(padded, ranker.reader)
-    # Random heads stretch a rounding as they stretch scores: the bound is a share of how far those differ,
-    # and what padded batches in bf16 are off by is the measure of what bf16 is.
+    # Random heads amplify rounding as they amplify scores. Therefore the bound is a share of the scores'
+    # spread, and the error of padded batches in bf16 is the reference for bf16.
     spread = max(wanted) - min(wanted)
     off = np.abs(np.subtract(found, wanted)).max()
     assert off <= max(2e-2, 0.05 * spread, 2 * np.abs(np.subtract(beside, wanted)).max())
-    if spread > 0.5:  # else documents of a random model stand too close for an order
+    if spread > 0.5:  # otherwise a random model's scores are too close for an order
         assert kendalltau(found, wanted).statistic >= 0.9
 
 
@@ -165,7 +165,7 @@ def test_a_second_batch_begun_before_the_first_is_read_changes_nothing(
     alone = [[row.vectors.cpu() for row in runtime.encode(each).rows()] for each in batches]
     for _ in range(20):
         begun = [runtime.encode(each) for each in batches]
-        # Four are begun where two have a stage: the others have waited.
+        # Four batches are begun while two have a stage, so the others have waited.
         for encoding, wanted in zip(begun, alone, strict=True):
             rows = encoding.rows()
             assert 0 < encoding.device_s() < 10
@@ -206,7 +206,7 @@ def test_documents_are_scored_while_a_batch_runs(tiny_rankers: dict[str, Path], 
     wanted = scored()
     for _ in range(20):
         document = stacked(runtime.encode(inputs).rows())
-        # Memory that is free again goes to this one.
+        # This process gets memory that is free again.
         running = runtime.encode(inputs * 50)
         assert runtime.score([document], asked).scores == wanted
         running.rows()
@@ -227,7 +227,7 @@ def test_cuda_memory_that_ends_is_told_and_survived(tiny_rankers: dict[str, Path
         survived = [row.vectors.cpu() for row in in_flight.rows()]
         assert all(torch.equal(row, each) for row, each in zip(survived, wanted, strict=True))
         del in_flight
-        # What the failed batch had is free, but for the stage that it left grown.
+        # The failed batch's memory is free, except for the stage that it has enlarged.
         assert torch.cuda.memory_allocated() <= before + 32 * 2**20
         again = runtime.encode(inputs).rows()
         assert all(torch.equal(row.vectors.cpu(), each) for row, each in zip(again, wanted, strict=True))

@@ -1,4 +1,4 @@
-"""Published graphs served as they are: chosen, checked, and the same scores as their model's weights give."""
+"""Published graphs served as they are: chosen, checked, and with the scores of their model's weights."""
 
 import hashlib
 import os
@@ -26,14 +26,14 @@ from support import published_exports as made
 from support.made_once import made_once
 
 QUERY = "search query"
-# One of them is cut into several chunks.
+# One of them has several chunks.
 DOCUMENTS = ("the long document ranks chunks", "windows slide over text " * 60, "", "neural model of a score")
 CPU = Placement(device="cpu", threads=1)
 
 
 @pytest.fixture(scope="session")
 def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A cross-encoder with graphs of every kind, one of two labels, and bi-encoders."""
+    """A cross-encoder with graphs of every kind, one with two labels, and bi-encoders."""
 
     def make(folder: Path) -> None:
         for name in ("cross-encoder", "two-labels", "biencoder", "pooled"):
@@ -93,7 +93,7 @@ def test_whole_documents_have_the_scores_of_the_weights(
 def test_graphs_of_two_labels_in_the_models_own_folder_and_of_pooled_vectors(
     published: dict[str, Path],
 ) -> None:
-    """What optimum writes into the model's own folder, and for sentence-transformers with its pooling."""
+    """The files that optimum writes into the model's folder, and for sentence-transformers with pooling."""
     for name, file in (("two-labels", "model.onnx"), ("pooled", "onnx/model.onnx")):
         served = opened(published[name], runtime="onnx")
         assert f"onnx with {file}, as configured" in served.reason
@@ -188,7 +188,7 @@ def test_half_precision_is_told_by_the_graph_and_served_if_asked_for(
     served = opened(folder, precision="fp16")
     assert served.runtime.capabilities().precision == "fp32 between fp16 values"
     assert scores(served) == pytest.approx(weights_scores(folder), abs=5e-3)
-    # A name that says something else is not believed.
+    # A wrong name is not believed.
     half.rename(folder / "onnx" / "model_O3.onnx")
     assert "onnx/model_O3.onnx is in fp16, not in fp32" in opened(folder, runtime="onnx").reason
     named = opened(folder, export_file="onnx/model_O3.onnx")
@@ -210,7 +210,7 @@ def test_the_version_is_that_of_all_files(published: dict[str, Path], tmp_path: 
 def test_a_hub_name_is_served_from_the_cache_alone(
     published: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache's files are links to others, named by their content."""
+    """The cache's files are links to files that are named by their content."""
     cached = tmp_path / "models--acme--published"
     snapshot, blobs = cached / "snapshots" / ("0" * 40), cached / "blobs"
     blobs.mkdir(parents=True)
@@ -229,7 +229,7 @@ def test_a_hub_name_is_served_from_the_cache_alone(
     assert scores(served) == pytest.approx(weights_scores(published["biencoder"]), abs=1e-5)
     named = open_ranker_runtime("acme/published", {}, export_file="onnx/model.onnx", placement=CPU)
     assert named.version == served.version
-    # OpenVINO follows no link out of the folder, where a file beside the graph has its weights.
+    # OpenVINO follows no link out of the folder to the file with the graph's weights.
     assert named.runtime.capabilities().runtime == "onnx"
     blob = (snapshot / "onnx" / "model.onnx_data").resolve()
     content = bytearray(blob.read_bytes())
@@ -315,7 +315,7 @@ def with_another_input(folder: Path) -> None:
 
 
 def reshaped(folder: Path, shape: list[int]) -> None:
-    """Reshape the logits at the graph's end, which says nothing of it."""
+    """Reshape the logits at the graph's end, without declaring the shape."""
     graph = made.write_onnx(made.save_cross_encoder(folder), folder / "onnx" / "model.onnx")
     model = onnx.load(str(graph))
     for node in model.graph.node:
@@ -381,7 +381,7 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, change: Change, said: str
     change(tmp_path)
     with pytest.raises((ExportError, RuntimeAbsent), match=said):
         opened(tmp_path, export_file="onnx/model.onnx", runtime="onnx")
-    # Unasked, the weights serve, and the reason says why.
+    # By default the weights are served, and the reason says why.
     served = opened(tmp_path)
     assert served.runtime.capabilities().runtime == "torch"
     assert "faster but not usable here: openvino with onnx/model.onnx" in served.reason

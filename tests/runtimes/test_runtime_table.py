@@ -18,7 +18,7 @@ from support.runtime_scores import QUERY, TEXTS, scores_through
 
 CPU = Placement(device="cpu", threads=1)
 
-# A runtime of another package: ONNX Runtime under a name of its own, which needs an environment variable.
+# A runtime of another package: ONNX Runtime under another name, which needs an environment variable.
 MODULE = """
 import os
 from dataclasses import replace
@@ -41,7 +41,7 @@ def open_graphs(files, placement):
 
 @pytest.fixture
 def swift(tiny_exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Add a runtime, and give its artifact: an export that it may serve."""
+    """Add a runtime. Returns its artifact with an export that it may serve."""
     (tmp_path / "swift_runtime.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(RUNTIMES, "swift", RuntimeRow("swift_runtime", "onnx", {"cpu": {"fp32": 1}}))
@@ -53,7 +53,7 @@ def swift(tiny_exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_every_module_has_what_its_row_calls() -> None:
-    # mypy compares the signatures, also of those that cannot run here.
+    # mypy compares the signatures, including those of runtimes that cannot run here.
     modules: list[ExportRuntime] = [onnx_runtime, openvino_runtime, tensorrt_runtime]
     named = [RUNTIMES[each].load() for each in ("onnx", "openvino", "tensorrt")]
     assert named == modules

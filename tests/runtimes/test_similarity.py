@@ -1,4 +1,4 @@
-"""Scores of chunk vectors without padding: those of the aggregator, whatever the documents' lengths."""
+"""Scores of chunk vectors without padding equal the aggregator's, whatever the documents' lengths."""
 
 from typing import get_args
 
@@ -63,7 +63,7 @@ def test_vectors_of_16_bits_are_compared_in_32() -> None:
     vectors = torch.rand(3, 384, generator=torch.Generator().manual_seed(1)).half()
     query = torch.rand(384, generator=torch.Generator().manual_seed(2))
     (found,) = score_similarities([Features(vectors)], [Features(query)], "max").chunk_scores
-    # fp16 has some three digits at these sums of about 96.
+    # fp16 has some three digits for these sums of about 96.
     assert found == pytest.approx((vectors.double() @ query.double()).tolist(), rel=1e-6)
 
 

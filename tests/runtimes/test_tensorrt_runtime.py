@@ -1,4 +1,4 @@
-"""What TensorRT is told, and how batches find their engine; none of it needs a GPU."""
+"""The options for TensorRT, and the choice of a batch's engine. No test needs a GPU."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -58,7 +58,7 @@ def test_every_batch_has_a_group_and_no_box_is_more_than_twice_the_budget(longes
         assert 1 <= group.usual_rows <= group.rows
         assert group.rows * group.longest <= 2 * budget
         assert group.usual_rows * group.longest <= budget
-    # All but the first group's inputs are more than half as long as its box: one run takes any batch.
+    # All inputs but the first group's exceed half of their box, so one run takes any batch.
     for group in groups[1:]:
         assert budget // group.shortest <= group.rows
 
@@ -98,7 +98,7 @@ def test_a_read_only_artifact_keeps_no_engines() -> None:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What an engine's folder is told of the machine; the wheels' versions by name."""
+    """Set the machine's facts in an engine's folder, and the wheels' versions by name."""
     told: dict[str, object] = {"gpu": "NVIDIA H100", "capability": (9, 0)}
     told |= {"onnxruntime-gpu": "1.31.1", "tensorrt-cu13-libs": "10.16.1.11"}
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: told["gpu"])
@@ -115,7 +115,7 @@ def test_whatever_an_engine_depends_on_gives_it_another_folder(
     other.write_bytes(b"another")
     device = torch.device("cuda:0")
     folder = engine_folder(graph, "fp16", device)
-    # Engines that earlier versions built are found again.
+    # Engines of earlier versions are found again.
     assert folder == "sm90-tensorrt-10.16.1.11-57cca1a5f29fc129"
     found = {folder, engine_folder(graph, "bf16", device), engine_folder(other, "fp16", device)}
     changes = {"gpu": "NVIDIA H200", "capability": (10, 0)}
@@ -134,7 +134,7 @@ def test_groups_keep_their_engines_apart() -> None:
 
 
 class Recorded:
-    """A graph that returns what it was given, and remembers the shapes."""
+    """A graph that returns its inputs, and records their shapes."""
 
     def __init__(self) -> None:
         self.shapes: list[tuple[int, ...]] = []

@@ -1,4 +1,4 @@
-"""Packed where it gains something, padded elsewhere, and the reason in words."""
+"""Packed if it is faster, otherwise padded, with the reason in words."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,10 +26,10 @@ from support.runtime_scores import QUERY, TEXTS, scores_through
 
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device with a fused kernel, which computes as the plain one does."""
+    """A device with a fused kernel that computes like the plain one."""
 
     def chosen(device: torch.device, dtype: torch.dtype) -> Chosen:
-        # Another object, for that one is known as plain.
+        # A new object, because the original one is known as plain.
         return Chosen(partial(plain_attention), "fused", "faster_one is not installed")
 
     monkeypatch.setattr(torch_opening, "choose_attention", chosen)
@@ -128,7 +128,7 @@ def test_layers_are_compiled_when_asked_for(
 def test_the_form_is_part_of_the_reason(tiny_rankers: dict[str, Path], tiny_exports: dict[str, Path]) -> None:
     served = open_ranker_runtime(str(tiny_rankers["maxp"]), {}, placement=cpu("auto"))
     assert served.reason == "torch fp32, the fastest that can serve this ranker here; padded batches"
-    # Exports read padded batches: who asks for packed ones asks for torch.
+    # Exports read padded batches, so packing requires torch.
     served = open_ranker_runtime(str(tiny_exports["maxp"]), {}, placement=cpu("packed"))
     assert served.runtime.capabilities().packed
     assert served.reason.startswith("torch fp32, as configured; packed batches, plain attention")

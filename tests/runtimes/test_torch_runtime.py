@@ -13,7 +13,7 @@ from farrank_runtimes.torch_runtime import TorchRuntime
 from support.runtime_scores import QUERY, TEXTS, scores_through
 
 
-# bf16 keeps 8 bits of a significand: some 0.4% of the largest value that meets in a sum.
+# bf16 has 8 bits of significand: an error of some 0.4% of the largest value in a sum.
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 2e-2)])
 def test_cpu_scores_are_the_rankers_own(
     tiny_rankers: dict[str, Path], precision: Precision, bound: float

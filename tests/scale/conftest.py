@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on this machine, on loopback alone."""
+"""A real Ray cluster of two nodes on this machine, only on loopback."""
 
 import os
 import socket
@@ -19,20 +19,20 @@ from farrank_server.config.schema import (
     ServerConfig,
 )
 
-# Ray reads these when it is imported. The second has it take 127.0.0.1 for this machine's address.
+# Ray reads these when it is imported. The second makes it use 127.0.0.1 as this machine's address.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-# Serve kills a proxy that is not up within 5 s. Its imports take longer where much else runs.
+# Serve kills a proxy that is not up within 5 s. Its imports take longer on a busy machine.
 os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "120"
 
-# Serve's gRPC proxy listens on every interface and has no option against it: it does so unasked only where
-# loopback is all there is.
+# Serve's gRPC proxy always listens on every interface. By default these tests run only where loopback is the
+# only one.
 ASKED = "FARRANK_RAY"
 
 
 @pytest.fixture(scope="session")
 def node() -> dict[str, Any]:
-    """Each node's size and address."""
+    """The size and address of a node."""
     return {"object_store_memory": 80 * 2**20, "node_ip_address": "127.0.0.1"}
 
 
@@ -69,19 +69,19 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="session")
 def ports() -> list[int]:
-    """Free ones, for gRPC and for HTTP."""
+    """Free ports for gRPC and HTTP."""
     return free_ports(2)
 
 
 @pytest.fixture(scope="session")
 def dashboard_port() -> int:
-    """Of Ray's dashboard, which has the REST API that `serve deploy` calls."""
+    """The port of Ray's dashboard, which has the REST API that `serve deploy` calls."""
     return free_ports(1)[0]
 
 
 @pytest.fixture(scope="session")
 def config(tiny_rankers: dict[str, Path], ports: list[int]) -> ServerConfig:
-    """What is served: a tiny ranker, to four calls at once."""
+    """The configuration: a tiny ranker, with up to four calls at once."""
     return ServerConfig(
         rankers={"tiny": RankerConfig(source=str(tiny_rankers["maxp"]), runtime="torch")},
         listen=ListenConfig(port=ports[0], http=HttpConfig(port=ports[1])),

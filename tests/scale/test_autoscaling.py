@@ -1,4 +1,4 @@
-"""The policy that says how many replicas there are to be, asked with what Serve itself gives it."""
+"""The policy for the number of replicas, called with Serve's own arguments."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ DEPLOYMENT = DeploymentID(name="farrank", app_name="farrank")
 
 
 def asked(backlogs_s: list[float], *, running: int, target: int, metric: str = METRIC) -> int:
-    """Ask with replicas of which the first ones have told their backlogs; two seconds of work may wait."""
+    """Call the policy with replicas of which the first ones have reported backlogs, and a target of 2 s."""
     replicas = [ReplicaID(str(each), DEPLOYMENT) for each in range(running)]
     told = dict(zip(replicas, backlogs_s, strict=False))
     context = AutoscalingContext(
@@ -51,7 +51,7 @@ def asked(backlogs_s: list[float], *, running: int, target: int, metric: str = M
         ([2.1], 2),
         ([9.0], 5),
         ([0.0, 0.0, 0.0], 1),
-        # All of their work, shared among as many as have two seconds each.
+        # All of their work, divided among replicas of two seconds each.
         ([6.0, 0.0], 3),
         ([1.0, 1.0, 1.0], 2),
     ],

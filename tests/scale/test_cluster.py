@@ -1,6 +1,6 @@
-"""The application on a real cluster: it answers as a server does, while nodes die and versions change.
+"""The application on a real cluster: it answers like a server, while nodes die and versions change.
 
-One cluster serves all tests, in their order: each begins with what the one before left.
+One cluster serves all tests in their order: each begins with the state that the previous one left.
 """
 
 import re
@@ -42,12 +42,12 @@ ONCE = RetryPolicy(max_attempts=1)
 
 @pytest.fixture(scope="module")
 def up(cluster: Any, config: ServerConfig) -> Callable[..., None]:
-    """Bring it up, or change it."""
+    """Bring the application up, or change it."""
     from farrank_scale.application import Scale
     from farrank_scale.cluster import bring_up
 
     def bring(changed: ServerConfig = config, **scale: Any) -> None:
-        # On one machine nodes share its ports: one proxy.
+        # On one machine the nodes share its ports, so there is one proxy.
         bring_up(changed, Scale(**scale), NAME, head_only=True)
 
     bring(replicas=1)
@@ -62,14 +62,14 @@ def client(up: object, ports: list[int]) -> Iterator[Client]:
 
 @pytest.fixture
 def once(up: object, ports: list[int]) -> Iterator[Client]:
-    """A client that tries nothing again."""
+    """Return a client that never retries."""
     with Client(f"127.0.0.1:{ports[0]}", retry=ONCE) as opened:
         yield opened
 
 
 @contextmanager
 def called(client: Client, callers: int = 2, documents: list[str] = DOCUMENTS) -> Iterator[Counter[str]]:
-    """Call again and again meanwhile; count how the calls end, by the name of the error."""
+    """Call repeatedly until the block is left. Counts the ends of calls by the name of the error."""
     ends, stop = Counter[str](), threading.Event()
 
     def call() -> None:
@@ -98,7 +98,7 @@ def described() -> dict[str, Any]:
 
 
 def wait_for_replicas(count: int) -> list[dict[str, Any]]:
-    """Have so many and no other, not even one that goes; give what they tell."""
+    """Wait until exactly this many replicas exist, without ending ones. Returns their descriptions."""
 
     def are_there(told: dict[str, Any]) -> bool:
         return len(told["replicas"]) == count and told["states"] == {"RUNNING": count}
@@ -107,7 +107,7 @@ def wait_for_replicas(count: int) -> list[dict[str, Any]]:
 
 
 def calls_answered() -> dict[str, float]:
-    """How many calls each replica has answered, by its name, as its metrics page says."""
+    """Return the number of answered calls of each replica, from its metrics page."""
     from farrank_scale.cluster import targets
 
     answered = {}
@@ -123,7 +123,7 @@ def calls_answered() -> dict[str, float]:
 
 
 def _told_by_all() -> list[dict[str, Any]]:
-    """What the replicas tell; nothing while one of those asked is dead and Serve has not noticed."""
+    """Return the replicas' descriptions, or none while one of them is dead and Serve has not noticed."""
     from ray.exceptions import RayError
 
     try:
@@ -165,7 +165,7 @@ def test_a_replica_that_is_full_says_when_to_come_back(
     for error in errors:
         assert isinstance(error, ResourceExhausted)
         assert error.retry_after_s
-    # Who comes back as it says gets through.
+    # A caller that returns at the announced time is served.
     again = RetryPolicy(max_attempts=100)
     with Client(f"127.0.0.1:{ports[0]}", retry=again) as patient, ThreadPoolExecutor(calls + 1) as pool:
         assert len(list(pool.map(lambda _: patient.rerank(QUERY, LONG), range(calls + 1)))) == calls + 1
@@ -212,13 +212,13 @@ def test_two_replicas_share_calls_and_each_shows_its_metrics(
         up(replicas=2)
         found = wait_for_replicas(2)
     assert set(ends) == {"OK"}
-    # Their number alone changed: the first one is still there.
+    # Only the number has changed: the first replica still exists.
     assert before["replica"] in {each["replica"] for each in found}
     assert len({each["node"] for each in found}) == 2
     assert write_targets(NAME, tmp_path / "targets.json") == 2
     answered = calls_answered()
     assert set(answered) == {each["replica"] for each in found}
-    # Both get some, whichever node the proxy is on.
+    # Both get calls, whichever node has the proxy.
     with called(client, 4) as ends:
         when(calls_answered, lambda told: min(told[each] - answered[each] for each in answered) >= 20)
     assert set(ends) == {"OK"}
@@ -229,17 +229,17 @@ def test_a_node_that_dies_takes_no_call_with_it_that_can_be_retried(client: Clie
     before = {each["replica"] for each in wait_for_replicas(2)}
     with called(client) as ends:
         cluster.remove_node(other, allow_graceful=False)
-        # The head has room for the replica that was lost, once Serve has noticed.
+        # The head has room for a new replica, once Serve has noticed the loss.
         when(_told_by_all, lambda told: len({each["replica"] for each in told} - before) == 1)
     assert ends["OK"] > 20
-    # The client sends the calls again that were in flight there, and those that came before Serve noticed.
+    # The client repeats the calls that were in flight there, and those that came before Serve noticed.
     assert set(ends) == {"OK"}, ends
 
 
 def test_a_replica_that_goes_answers_what_it_holds(
     once: Client, up: Callable[..., None], config: ServerConfig
 ) -> None:
-    # Calls of a second and more, as many as one replica takes: both hold some when one of them has to go.
+    # Calls of a second and more, as many as one replica takes: both have some when one of them has to end.
     with called(once, config.limits.max_concurrent_calls, LONG) as ends:
         when(described, lambda told: min(each["backlog_s"] for each in told["replicas"]) > 0)
         up(replicas=1)
@@ -288,21 +288,22 @@ def test_up_shows_how_far_it_is_and_ends_after_a_bound(
     file = tmp_path / "farrank.yaml"
     file.write_text(sources.to_yaml(config, ()))
     command = ("scale", "up", "--config", file, "--head-only", "--replicas")
-    # A test before took it away.
+    # An earlier test has removed it.
     if not cluster.worker_nodes:
         cluster.add_node(num_cpus=1, **node)
-    # Another configuration runs, and its replica goes when both of these are ready: three CPUs hold no more.
+    # Another configuration runs, and its replica ends when both of these are ready: three CPUs have no more
+    # room.
     up(replicas=2)
 
     more = farrank(*command, 3)
     assert more.exit_code == 0, more.err
-    # The first lines may be of the number before.
+    # The first lines may be about the previous number.
     shown = [line for line in more.err.splitlines() if " of 3 replicas are ready" in line]
     assert any(
         re.search(r"; \d waits? for a node with 1 CPU free \(the cluster has ", line) for line in shown
     )
 
-    # No room comes, however long it waits.
+    # There will be no room, however long it waits.
     late = farrank(*command, 6, "--timeout", 5)
     assert late.exit_code == TRY_AGAIN
     line = "3 of 6 replicas are ready on 127.0.0.1; 3 wait for a node with 1 CPU free"

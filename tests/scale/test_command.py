@@ -1,4 +1,4 @@
-"""`farrank scale` by its command line, on a real cluster."""
+"""`farrank scale` on the command line, on a real cluster."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ LONG = ["A ship sails over the sea towards the harbour. " * 100] * 200
 
 
 def scale(*arguments: object) -> forked.Completed:
-    """Run it in a process of its own."""
+    """Run the command in its own process."""
     return forked.run([sys.executable, "-m", "farrank_cli", "scale", *map(str, arguments)])
 
 
@@ -64,7 +64,8 @@ def test_up_status_targets_and_a_down_that_answers_what_is_held(
         with urllib.request.urlopen(f"http://{page}/metrics") as answer:
             assert b"\nfarrank_requests_total{" in answer.read()
 
-        # From here in this process, which is connected: a command that starts takes longer than the call.
+        # From here on in this process, which is connected: a new command would start more slowly than the
+        # call ends.
         wrong = farrank("scale", "down", "--name", "other")
         assert wrong.exit_code == 1
         assert wrong.err == f"farrank: no application 'other' on this cluster; known are: {NAME}\n"
@@ -76,7 +77,7 @@ def test_up_status_targets_and_a_down_that_answers_what_is_held(
             down = farrank("scale", "down")
             assert len(held.result().results) == len(LONG)
         assert down.exit_code == 0, down.err
-        # Ray tells of Serve's end before.
+        # Ray prints the end of Serve before this line.
         assert down.out.splitlines()[-1] == f"{NAME} is down"
 
     gone = farrank("scale", "status")

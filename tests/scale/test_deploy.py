@@ -1,4 +1,4 @@
-"""The file that `farrank scale up --print-config` writes, deployed by Ray's own `serve deploy`."""
+"""The file of `farrank scale up --print-config`, deployed by Ray's own `serve deploy`."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def test_serve_deploys_the_printed_file_and_keeps_replicas_when_their_number_cha
         assert done.returncode == 0, done.stderr
 
     def replicas(count: int) -> list[Any]:
-        """Wait until there are so many and no other; give what they tell."""
+        """Wait until exactly this many replicas exist. Returns their descriptions."""
 
         def are_there(told: dict[str, Any]) -> bool:
             return told["states"] == {"RUNNING": count} and len(told["replicas"]) == count
@@ -62,7 +62,7 @@ def test_serve_deploys_the_printed_file_and_keeps_replicas_when_their_number_cha
     deploy(1)
     (before,) = replicas(1)
     with Client(f"127.0.0.1:{config.listen.port}") as client:
-        # Proxies know the application's place a moment after it runs.
+        # Proxies learn the application's route a moment after it runs.
         when(lambda: answered(client), lambda answers: answers)
         ranking = client.rerank("which river", ["a river", "bread"])
         assert len(ranking.results) == 2

@@ -1,4 +1,4 @@
-"""What the application asks of Serve where HAProxy passes calls on."""
+"""The application's options for Serve if HAProxy passes calls on."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Calls on a cluster of one node whose HAProxy passes them on, to two replicas."""
+"""Calls on a cluster of one node whose HAProxy passes them to two replicas."""
 
 import csv
 import urllib.request
@@ -21,12 +21,12 @@ pytestmark = [
     ),
 ]
 
-# Serve's default for HAProxy's own page of counts.
+# Serve's default for HAProxy's own statistics page.
 STATISTICS = "http://127.0.0.1:8404/stats;csv"
 
 
 def replicas_called() -> set[str]:
-    """The replicas that HAProxy has opened a session of gRPC to."""
+    """Return the replicas to which HAProxy has opened a gRPC session."""
     with urllib.request.urlopen(STATISTICS) as page:
         rows = csv.DictReader(page.read().decode().removeprefix("# ").splitlines())
         return {
@@ -43,7 +43,7 @@ def test_haproxy_passes_calls_to_both_replicas() -> None:
             assert len(client.rerank("which river", ["a river", "bread"]).results) == 2
             return len(replicas_called())
 
-        # It learns of the second one a moment after that runs.
+        # HAProxy learns of the second one a moment after it runs.
         when(called, lambda count: count == 2)
         with pytest.raises(InvalidArgument, match=r"^query: "):
             client.rerank("", ["a river"])

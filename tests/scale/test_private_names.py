@@ -1,4 +1,4 @@
-"""Private names of Ray that Farrank needs: the release installed has each, and decision 0042 lists them."""
+"""Private names of Ray that Farrank needs: the installed release has each, and decision 0042 lists them."""
 
 import ast
 import importlib
@@ -19,14 +19,14 @@ OPTION = "Deployment.options(version=)"
 
 
 def listed() -> set[str]:
-    """The names that the decision lists, as its code writes them."""
+    """Return the names that the decision lists, as in the code."""
     _, _, rest = DECISION.read_text(encoding="utf-8").partition("## Private names of Ray\n")
     section, _, _ = rest.partition("\n## ")
     return set(re.findall(r"^- `([\w.()=]+)`", section, re.MULTILINE))
 
 
 def imported() -> Iterator[str]:
-    """The private names of Ray that our code imports."""
+    """Return Ray's private names that Farrank's code imports."""
     for file in (ROOT / "scale").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "ray":

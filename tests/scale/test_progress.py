@@ -1,4 +1,4 @@
-"""How far a deployment is, in a line, of what Serve tells about it."""
+"""The line about a deployment's progress, from Serve's details."""
 
 from collections.abc import Sequence
 

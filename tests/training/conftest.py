@@ -1,4 +1,4 @@
-"""Tiny rankers to train: of every family, without dropout unless a test wants some."""
+"""Tiny rankers to train: of every family, without dropout unless a test requires it."""
 
 import json
 from collections.abc import Callable
@@ -50,13 +50,13 @@ def backbone(folder: Path, **changes: float) -> Path:
 
 @pytest.fixture(scope="session")
 def small_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT with dropout, as it usually is."""
+    """A BERT with its usual dropout."""
     return backbone(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="session")
 def steady_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One without, whose gradients are the same whenever taken."""
+    """A BERT without dropout, whose gradients are always the same."""
     folder = tmp_path_factory.mktemp("steady-bert")
     return backbone(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
@@ -65,7 +65,7 @@ def steady_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_ranker(
     small_backbone: Path, steady_backbone: Path, tiny_options: dict[str, dict[str, Any]]
 ) -> MakeRanker:
-    """Make a small ranker of a family; `dropout` leaves the backbone's and the head's as they are."""
+    """Make a small ranker of a family. `dropout` keeps the dropout of backbone and head."""
 
     def make(family: str, seed: int = 3, *, dropout: bool = False) -> Ranker:
         ranker = new_ranker(
@@ -84,7 +84,7 @@ def make_ranker(
 
 @pytest.fixture(scope="session")
 def make_architecture() -> Callable[[str], torch.nn.Module]:
-    """Build a tiny backbone of an architecture, without weights that matter."""
+    """Build a tiny backbone of an architecture. Its weights do not matter."""
 
     def make(architecture: str) -> torch.nn.Module:
         changes: dict[str, Any] = {"attention_window": 16} if architecture == "longformer" else {}

@@ -1,4 +1,4 @@
-"""A batch for training scores as the ranker does that is served, whatever the plan."""
+"""A training batch has the served ranker's scores, whatever the plan."""
 
 import pickle
 from pathlib import Path

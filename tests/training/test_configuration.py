@@ -1,4 +1,4 @@
-"""Settings of a training: the papers' by default, each held to its limit, from a file as from the flags."""
+"""Settings of a training: the papers' by default, each within its limit, from a file as from the flags."""
 
 from dataclasses import asdict, fields
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every family learns: eight triples by heart, its loss to 0."""
+"""Every family learns eight triples by heart, with a loss near 0."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from farrank_training.losses import hinge
 from farrank_training.ranking_trainer import RankingTrainer
 from support.training_groups import Groups, MakeRanker, triples
 
-# Steps, and rates of the backbone and of the rest. Late interaction's three small transformers learn from
-# random weights. KNRM and the transformers over passages need more steps, and the latter lower rates.
+# Steps, and learning rates of the backbone and of the rest. Late interaction's three small transformers learn
+# from random weights. KNRM and the transformers over passages need more steps, and the latter lower rates.
 USUAL = (40, 4e-3, 4e-3)
 LONGER = {
     "parade-transf-pretr-lateir": (70, 1.5e-3, 1.5e-3),

@@ -1,4 +1,4 @@
-"""Cross-validation: every query is tested once, by a ranker that learned from others."""
+"""Cross-validation: every query is tested once, by a ranker that has learned from others."""
 
 from pathlib import Path
 

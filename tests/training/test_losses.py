@@ -1,4 +1,4 @@
-"""Losses against their formulas in plain arithmetic, and what their gradients do."""
+"""Losses compared with their formulas in plain arithmetic, and the effect of their gradients."""
 
 import math
 from typing import get_args
@@ -42,7 +42,7 @@ def test_margin_mse_wants_the_teachers_lead() -> None:
     ]
     found = margin_mse(torch.tensor(SCORES), torch.tensor(TEACHER))
     assert found.tolist() == pytest.approx(expected)
-    # Only the lead counts: scores may lie anywhere.
+    # Only the difference counts: scores may have any offset.
     assert margin_mse(torch.tensor(TEACHER) + 7, torch.tensor(TEACHER)).tolist() == [0.0, 0.0]
 
 

@@ -1,4 +1,4 @@
-"""Processes that train together compute what one computes."""
+"""Processes that train together compute the same as one process."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def artifact(make_ranker: MakeRanker, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def together(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes made, on gloo."""
+    """The results of two processes, with gloo."""
     folder = tmp_path_factory.mktemp("together")
     tests = Path(__file__).parents[1]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

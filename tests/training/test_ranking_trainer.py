@@ -1,4 +1,4 @@
-"""What the trainer computes: gradients, rates, precision, and what follows the seed."""
+"""The trainer's computations: gradients, rates, precision, and everything that follows the seed."""
 
 import math
 from pathlib import Path
@@ -21,7 +21,7 @@ QUIET: dict[str, Any] = {"checkpoint_every": 10_000}
 
 
 class Seen(TrainerCallback):  # type: ignore[misc]  # untyped
-    """Keeps what a step is made of: gradients, rates, and how many steps AdamW remembers."""
+    """Records the gradients and rates of a step, and the number of steps that AdamW remembers."""
 
     def __init__(self) -> None:
         self.gradients: list[dict[str, Tensor]] = []
@@ -111,7 +111,7 @@ def test_every_group_is_read_once_an_epoch_in_an_order_of_its_own(
     for seed in (0, 0, 1):
         groups = Groups(triples(8))
         trained(make_ranker("firstp"), groups, tmp_path / str(len(asked)), seed, accumulation=4, epochs=2)
-        asked.append(groups.asked[1:])  # the first is read to see which weights scores depend on
+        asked.append(groups.asked[1:])  # the first is read to see which weights affect scores
     first, again, other = asked
     assert first == again != other
     for epoch in (0, 1):

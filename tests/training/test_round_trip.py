@@ -1,4 +1,4 @@
-"""Every family from training to its users: an artifact opens, is served and exported with the same scores."""
+"""Every family from training to its use: an artifact opens, is served and exported with the same scores."""
 
 import json
 import os
@@ -21,9 +21,9 @@ from support.training_groups import Groups, MakeRanker, triples
 CONFIG = TrainingConfig(accumulation=2, learning_rate=1e-2, backbone_learning_rate=1e-3)
 QUERY = "neural engine"
 TEXTS = ("the engine windows over the text " * 12, "hello", "", "passages of the long document " * 3)
-# Each takes up to ten seconds: all of them are two minutes on one core.
+# Each takes up to ten seconds, and all of them two minutes on one core.
 EXPORTED = tuple(FAMILIES) if os.environ.get("FARRANK_EXPORT_ALL") else ("parade-attn", "biencoder")
-# As in test_zoo: KNRM's kernel of exact matches makes much of a cosine's last digit.
+# As in test_zoo: KNRM's kernel of exact matches amplifies a cosine's last digit.
 TOLERANCE = {name: family.rounding for name, family in FAMILIES.items()}
 
 
@@ -34,7 +34,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(make_ranker: MakeRanker, artifacts: Path) -> dict[str, Ranker]:
-    """A ranker of every family after two steps, as it is in memory."""
+    """A ranker of every family after two steps, in memory."""
     found = {}
     for family in FAMILIES:
         ranker = make_ranker(family)

@@ -1,4 +1,4 @@
-"""Texts by their ids: the same as the collection's reader gives, from any thread and process."""
+"""Texts by their ids: the same as from the collection's reader, from any thread and process."""
 
 import gzip
 import io
@@ -77,7 +77,7 @@ documents = st.lists(
 def test_texts_are_those_of_the_collections_reader(
     found: list[dict[str, str]], data: st.DataObject, end: str, split: int
 ) -> None:
-    """Any text, any line ends, several files, of which one may be packed, and any ids wanted."""
+    """Any text, any line ends, several files, possibly a compressed one, and any wanted ids."""
     ids = [each["id"] for each in found]
     wanted = data.draw(st.sets(st.sampled_from([*ids, "none"])))
     suffixes = data.draw(st.lists(st.sampled_from(["", ".gz"]), min_size=2, max_size=2))
@@ -142,7 +142,7 @@ def test_threads_share_a_store(collection: Path) -> None:
 
 @pytest.mark.filterwarnings(
     "ignore:This process .* is multi-threaded:DeprecationWarning"
-)  # as from Python 3.12
+)  # as in Python 3.12 and later
 @pytest.mark.parametrize("context", [get_context("fork"), get_context("spawn")], ids=["fork", "spawn"])
 def test_processes_share_a_store(collection: Path, context: ForkContext | SpawnContext) -> None:
     store = TextStore([collection], TEXTS)

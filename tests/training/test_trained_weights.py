@@ -1,4 +1,4 @@
-"""Which weights learn: all, the last layers, or differences of low rank that are merged at the end."""
+"""The weights that learn: all, the last layers, or low-rank differences that are merged at the end."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ QUERY, TEXTS = "neural engine", ("the engine windows " * 20, "hello", "")
 
 
 def changed(ranker: Ranker, folder: Path, **settings: Any) -> set[str]:
-    """Train a little; name the weights that are others then."""
+    """Train a little. Returns the names of the changed weights."""
     before = {name: weight.clone() for name, weight in ranker.named_parameters()}
     config = TrainingConfig(accumulation=2, backbone_learning_rate=1e-3, **settings)
     RankingTrainer(ranker, Groups(triples(4)), config, folder, cpu=True).train_on()

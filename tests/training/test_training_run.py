@@ -1,4 +1,4 @@
-"""A run from its beginning to an artifact: what it writes, and that it goes on wherever it was cut off."""
+"""A run from its start to an artifact: its files, and its resumption after any interruption."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ MOMENTS = ("reading", "writing", "placing", "deleting", "validating", "keeping",
 
 @pytest.fixture(scope="module")
 def artifact(make_ranker: MakeRanker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ranker to begin with, that drops out: its random numbers must go on where they were."""
+    """A ranker with dropout to start from: its random numbers must continue where they stopped."""
     folder = tmp_path_factory.mktemp("start") / "attn"
     save_ranker(make_ranker("parade-attn", dropout=True), folder)
     return folder
@@ -36,7 +36,7 @@ def artifact(make_ranker: MakeRanker, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def killed(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs: one that nobody killed, and one for each moment at which one was and then went on."""
+    """A folder of runs: one without a kill, and for each moment one that was killed there and resumed."""
     folder = tmp_path_factory.mktemp("killed")
     code = "import sys; from support.killed_training import main; main(*sys.argv[1:])"
     done = forked.run([sys.executable, "-c", code, artifact, folder, "never", *MOMENTS])
@@ -45,7 +45,7 @@ def killed(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The log's lines, without what a clock decides."""
+    """Return the log's lines without values of the clock."""
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     return [{key: value for key, value in each.items() if key != "documents_per_s"} for each in entries]
 
@@ -110,7 +110,7 @@ def trained(ranker: Ranker, folder: Path, config: TrainingConfig | None = None, 
 
 
 class Told:
-    """Is told to end once it was asked so many times."""
+    """Asks for the end of the run after a number of checks."""
 
     def __init__(self, after: int) -> None:
         self.left, self.inside = after, False
@@ -140,7 +140,7 @@ def test_who_is_told_to_end_saves_and_goes_on_later(
     weights = [folder / "model.safetensors" for folder in (tmp_path / "run", killed / "never")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     assert lines(tmp_path / "run" / "log.jsonl") == lines(killed / "never" / "log.jsonl")
-    # A finished run is left as it is.
+    # A finished run is left unchanged.
     assert trained(open_ranker(artifact), tmp_path / "run", resume=True, **more) == found
 
 
@@ -157,7 +157,7 @@ def test_training_ends_when_patience_does(make_ranker: MakeRanker, tmp_path: Pat
         accumulation=1, learning_rate=0.0, backbone_learning_rate=0.0, validate_every=1, patience=2
     )
     found = trained(make_ranker("maxp"), tmp_path, config, validation=validation())
-    # Nothing is learned: the first measure stays the best.
+    # The ranker learns nothing, so the first measurement stays the best.
     assert (found.best_step, found.steps) == (1, 3)
 
 
@@ -171,7 +171,7 @@ def test_low_rank_is_merged_into_the_artifact(make_ranker: MakeRanker, tmp_path:
 
 
 class Counted:
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

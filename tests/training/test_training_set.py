@@ -1,4 +1,4 @@
-"""Training sets: who stands in a group, what is left out, what is wrong; draws follow the seed."""
+"""Training sets: the documents of a group, omitted data, and errors. Draws follow the seed."""
 
 import gzip
 import hashlib
@@ -39,7 +39,7 @@ COLLECTION = "".join(json.dumps({"id": each, "text": f"text {each}"}) + "\n" for
 
 @dataclass
 class Files:
-    """A small collection with its judgements, in a folder; tests write other files over these."""
+    """A small collection with its judgements, in a folder. Tests overwrite some of these files."""
 
     folder: Path
 
@@ -195,7 +195,7 @@ def test_a_pipe_is_read_once_and_has_no_checksum(files: Files) -> None:
     writer.start()
     found = files.open()
     writer.join()
-    # Who opened it again would wait for another writer for ever.
+    # Opening it again would wait for another writer for ever.
     assert {Path(each).name for each in found.checksums} == {"queries", "qrels", "run"}
     assert {group.query_id for group in groups(found)} == {"q1", "q2"}
 
@@ -298,7 +298,7 @@ def test_wrong_json_lines_are_named(tmp_path: Path, lines: list[Any], message: s
         ("a\tb\tc\na\tb\n", "2: 2 columns; triples have 3, separated by tabs: query relevant other"),
         ("a\t \tc\n", "1: the relevant text is empty"),
         ("\tb\tc\n", "1: the query is empty"),
-        # A zero-width space: no tokenizer makes a token of it, and training would end in its midst.
+        # A zero-width space: no tokenizer makes a token of it, and training would end in the middle.
         ("\u200b\tb\tc\n", "1: the query is empty"),
         ("a\tb\t\n", "1: the other text is empty"),
         ("\n", " the file is empty; expected lines of query<TAB>relevant text<TAB>other text"),
@@ -345,7 +345,7 @@ def test_seed_and_epoch_draw_others(tmp_path: Path) -> None:
     first = [group.documents for group in groups(one)]
     assert [group.documents for group in groups(other)] != first
     assert [one.group(index, 1).documents for index in range(30)] != first
-    assert len(set(first)) > 3  # the same line at other places draws otherwise
+    assert len(set(first)) > 3  # the same line at another position has other draws
 
 
 def test_draws_are_pinned() -> None:

@@ -1,4 +1,4 @@
-"""Validation: whose candidates are reranked, how they are scored, and what is wrong beforehand."""
+"""Validation: the queries whose candidates are reranked, their scores, and errors before the start."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def opened(files: dict[str, Path], **options: Any) -> ValidationSet:
 def test_judged_queries_and_their_first_candidates(files: dict[str, Path]) -> None:
     found = opened(files, depth=2)
     assert found.candidates == {"q1": ["a", "b"], "q2": ["b"]}
-    # A judged query without candidates counts, as 0; one that is not among the queries does not.
+    # A judged query without candidates counts as 0; one that is not among the queries does not count.
     assert found.qrels.keys() == {"q1", "q2", "q3"}
     run = {"q1": rank("q1", [("a", 1.0), ("b", 2.0)]), "q2": rank("q2", [("b", 1.0)])}
     assert found.measure(run, ["RR", "AP"]) == pytest.approx({"RR": 0.5, "AP": 0.5})
@@ -85,7 +85,7 @@ def test_scores_that_are_no_numbers_are_told(make_ranker: MakeRanker) -> None:
 
 
 def test_a_document_without_a_text(make_ranker: MakeRanker) -> None:
-    """An empty document is read as one empty chunk, as it is when served."""
+    """An empty document is read as one empty chunk, as in a server."""
     dev = ValidationSet({"q": "hello"}, {"q": {"a": 1}}, {"q": ["a", "b"]}, Texts(a="hello", b=""))
     run = rerank(make_ranker("maxp"), dev, TrainingConfig())
     assert {each.doc_id for each in run["q"]} == {"a", "b"}

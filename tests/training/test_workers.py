@@ -1,6 +1,7 @@
 """Processes that read ahead, forked as `farrank train` forks them.
 
-In a process of their own: the tests' has used gRPC and other native threads, and has died of a fork.
+They run in a fresh process: the tests' own process has used gRPC and other native threads, and a fork has
+killed it.
 """
 
 import sys

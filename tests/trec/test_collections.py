@@ -1,4 +1,4 @@
-"""Collections: read in the shapes they come in, every bad line named."""
+"""Collections in all their formats, with every invalid line reported."""
 
 import gzip
 import io
@@ -154,7 +154,7 @@ def test_a_duplicate_names_both_lines_across_files(tmp_path: Path) -> None:
 def test_a_damaged_gzip_file_is_named(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "docs.jsonl.gz"
     path.write_bytes(gzip.compress(GOOD.encode())[:-9] if damage == "cut" else GOOD.encode())
-    # A damaged file is no bad line: what is behind the damage cannot be read.
+    # A damaged file is not an invalid line: the rest of the file cannot be read.
     with pytest.raises(InputError, match=r"docs\.jsonl\.gz:[12]: the gzip file is damaged"):
         list(read_documents([path], on_bad=lambda error: None))
 

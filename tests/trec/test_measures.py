@@ -1,4 +1,4 @@
-"""The measures against values computed by hand, and how they treat ties and gaps."""
+"""The measures compared with values computed by hand, and their treatment of ties and gaps."""
 
 from math import log2
 
@@ -9,7 +9,7 @@ from farrank_trec.errors import TrecError
 from farrank_trec.measures import evaluate, evaluate_pooled, mean_name, parse_measures
 
 QRELS = {"q": {"a": 3, "b": 0, "c": 1, "elsewhere": 2}}
-# b, a, x, c: relevant are the second and the fourth; a third one was not retrieved.
+# b, a, x, c: the second and the fourth are relevant; a third one was not retrieved.
 RUN = {"q": rank("q", [("b", 4.0), ("a", 3.0), ("x", 2.0), ("c", 1.0)])}
 
 
@@ -27,7 +27,7 @@ def test_against_values_by_hand() -> None:
 
 
 def test_the_run_is_measured_in_the_order_that_it_has() -> None:
-    """Equal scores: whatever `rank` puts first is first for the measures, too."""
+    """With equal scores, the measures take the order of `rank`."""
     (measure,) = parse_measures(["RR"])
     tied = rank("q", [("a", 1.0 + 1e-9), ("m", 1.0), ("z", 1.0)])
 

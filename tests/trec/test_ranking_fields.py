@@ -1,4 +1,4 @@
-"""What a line brings for first stages: read, or refused with its file and line."""
+"""A line's fields for first stages: read, or refused with file and line."""
 
 import json
 from pathlib import Path

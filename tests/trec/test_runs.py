@@ -1,4 +1,4 @@
-"""Runs as the field writes them: read strictly, ordered as trec_eval orders, written without loss."""
+"""Runs in the field's format: read strictly, ordered as by trec_eval, written without loss."""
 
 import gzip
 import tracemalloc
@@ -25,7 +25,7 @@ IDS = st.text("abcXYZ019-_é", min_size=1, max_size=6)
 
 
 def read_lines(folder: Path, *lines: str) -> dict[str, list[str]]:
-    """Read a run by both readers, which must agree on its order, or on what is wrong."""
+    """Read a run with both readers, which must agree on its order, or on the error."""
     path = folder / "some.run"
     path.write_text("\n".join(lines) + "\n", "utf-8")
     found: list[dict[str, list[str]]] = []
@@ -80,7 +80,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, says: str) -> None
     with pytest.raises(InputError) as failure:
         read_lines(tmp_path, "q Q0 first 1 0.9 t", "", line)
 
-    # Blank lines are passed over, and counted.
+    # Blank lines are skipped, but counted.
     assert str(failure.value) == f"{tmp_path}/some.run:3: {says}"
 
 
@@ -147,7 +147,7 @@ def test_a_document_that_stands_twice_is_named_wherever_it_does(tmp_path: Path) 
 
 
 def test_a_line_of_candidates_takes_few_bytes(tmp_path: Path) -> None:
-    """A run's objects take some 200 a line: of MS MARCO's 36.7 million lines, 7 GB."""
+    """A run's objects take some 200 bytes per line: 7 GB for MS MARCO's 36.7 million lines."""
     path, queries, depth = tmp_path / "large.run", 300, 100
     path.write_text(
         "".join(

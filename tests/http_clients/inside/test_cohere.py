@@ -1,4 +1,4 @@
-"""Cohere's SDK: v1 and v2, synchronous and not."""
+"""Cohere's SDK: v1 and v2, synchronous and asynchronous."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def test_the_lines_of_the_page(server: AskedServer) -> None:
 
 
 def test_its_variable_names_the_server(server: AskedServer) -> None:
-    # It is read when the module is imported.
+    # The variable is read when the module is imported.
     script = (
         "import cohere, json, sys\n"
         "query, *documents = json.load(sys.stdin)\n"
@@ -123,7 +123,7 @@ def test_it_comes_back_when_the_server_says(server: AskedServer, v1: cohere.Clie
             answer = client.rerank(model=MODEL, query=server.query, documents=server.documents)
             waited_s = time.monotonic() - began_s
         server.check(pairs(answer))
-        # Retry-After and retry-after-ms say a second.
+        # Retry-After and retry-after-ms are one second.
         assert 0.9 < waited_s < 30
 
 

@@ -1,4 +1,4 @@
-"""A stock Connect client, made of `rerank.proto` by the stock plugins."""
+"""A stock Connect client, generated from `rerank.proto` by the stock plugins."""
 
 import importlib
 import subprocess
@@ -16,7 +16,7 @@ from support.documentation import ROOT
 
 @pytest.fixture(scope="module", autouse=True)
 def made(server: AskedServer, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Run the page's command, and let its lines find what it made."""
+    """Run the page's command, and make its output importable for the page's lines."""
     folder = tmp_path_factory.mktemp("connect")
     (folder / "proto").symlink_to(ROOT / "proto")
     (command,) = server.written("Connect", "bash")

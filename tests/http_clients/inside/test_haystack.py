@@ -1,4 +1,4 @@
-"""Haystack's rankers: Cohere's and text-embeddings-inference's."""
+"""Haystack's rankers for Cohere and text-embeddings-inference."""
 
 import time
 from typing import Any
@@ -46,7 +46,7 @@ def test_teis_errors_have_the_servers_words(server: AskedServer, documents: list
         ranker.run(query="", documents=documents)
     assert "422" in str(wrong.value)
     assert '"error_type":"Validation"' in str(wrong.value)
-    # What the server cannot do is told, not left out.
+    # Requests that the server cannot answer raise an error; nothing is left out silently.
     long_enough = [Document(content="river " * 20_000)]
     from haystack_integrations.components.rankers.huggingface_api.ranker import TruncationDirection
 

@@ -36,7 +36,7 @@ def test_errors_have_the_servers_words(server: AskedServer, client: Any) -> None
     documents = list(server.documents)
     with pytest.raises(UnexpectedStatus, match="query: is empty") as wrong:
         rerank.sync(client=client, body=RerankInput(query="", documents=documents))
-    # On 422 it would break over a detail in words.
+    # On 422 it would fail because the detail is a string.
     assert wrong.value.status_code == 400
     with pytest.raises(UnexpectedStatus, match="no ranker 'nobody' here") as unknown:
         rerank.sync(client=client, body=RerankInput(query="q", documents=documents, model="nobody"))

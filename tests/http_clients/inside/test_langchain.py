@@ -13,7 +13,7 @@ from support.asked_server import AskedServer
 
 
 class Whole(BaseRetriever):  # type: ignore[misc]  # mypy does not see its base
-    """A first stage that finds everything."""
+    """A first stage that returns all documents."""
 
     found: list[Document]
 
@@ -41,7 +41,7 @@ def retriever(server: AskedServer, documents: list[Document]) -> Any:
 def test_the_lines_of_the_page(server: AskedServer, documents: list[Document]) -> None:
     names = server.run_written("LangChain", documents=documents)
     check(server, names["best"], 3)
-    # All of them, and null for what is not set.
+    # The client sends all fields, with null for those that are not set.
     ranked = names["reranker"].rerank(documents, server.query, top_n=None)
     server.check((each["index"], each["relevance_score"]) for each in ranked)
 

@@ -1,4 +1,4 @@
-"""LiteLLM, which speaks the dialects of many."""
+"""LiteLLM, which supports the dialects of many providers."""
 
 import asyncio
 from typing import Any
@@ -36,7 +36,7 @@ def test_top_n_and_documents(server: AskedServer, names: dict[str, Any]) -> None
     for model, base in names["known"].items():
         answer = ask(server, model, base, top_n=2, return_documents=True)
         check(server, answer, 2)
-        # Its translations of Voyage's answer leave the documents out.
+        # Its translation of Voyage's answer leaves out the documents.
         texts = [each["document"]["text"] for each in answer.results if each.get("document")]
         wanted = [server.documents[place] for place in server.order[:2]]
         assert texts == wanted or (model.startswith("voyage/") and not texts), model
@@ -65,7 +65,7 @@ def test_what_may_not_be_cut_is_refused(server: AskedServer, names: dict[str, An
 
 def test_errors_are_its_own_with_the_servers_words(server: AskedServer, names: dict[str, Any]) -> None:
     for model, base in names["known"].items():
-        # It knows no 422, which is TEI's.
+        # It does not know 422, which is TEI's.
         kind, status = (
             (litellm.exceptions.APIError, 422)
             if model.startswith("huggingface/")

@@ -40,7 +40,7 @@ def test_errors_have_the_servers_words(server: AskedServer, nodes: list[NodeWith
     jina.model = "nobody"
     with pytest.raises(RuntimeError, match=r"^model: no ranker 'nobody' here; known are: maxp, "):
         jina.postprocess_nodes(nodes, query_str=server.query)
-    # It looks at no status: an error has two entries where it expects as many as there are nodes.
+    # It checks no status: an error has two entries instead of one per node.
     with pytest.raises(AssertionError):
         reranker(server, nodes, TEI).postprocess_nodes(nodes, query_str="")
 

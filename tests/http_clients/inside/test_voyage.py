@@ -20,7 +20,7 @@ def check(server: AskedServer, answer: Any, top_k: int | None = None) -> None:
 def test_the_lines_of_the_page(server: AskedServer) -> None:
     names = server.run_written("Voyage")
     check(server, names["answer"])
-    # Without its top_k it sends null; with one, that many.
+    # Without top_k it sends null, and with one, that number.
     check(server, names["client"].rerank(server.query, list(server.documents), model=MODEL, top_k=2), 2)
 
 

@@ -1,4 +1,4 @@
-"""`farrank loadtest accuracy`, whole, against a real server."""
+"""`farrank loadtest accuracy` as a whole, against a real server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_runs_hold_the_scores_that_a_client_gets(
     for ranker in ("firstp", "maxp"):
         path = tmp_path / "o" / "runs" / f"{ranker}.trec"
         run = read_run(path)
-        # Nothing is judged for the fourth query: it is not reranked, and the table says so.
+        # The fourth query has no judgements: it is not reranked, and the table says so.
         assert list(run) == ["q1", "q2", "q3"]
         assert {line.split()[5] for line in path.read_text().splitlines()} == {ranker}
         with Client(server.address) as client:
@@ -231,7 +231,7 @@ def test_missing_documents_end_it_or_are_left_out_and_told(
     assert refused.exit_code == 2
     assert "2 of 5 candidate documents are not in the collection: salt, towers (--skip-missing" in refused.err
 
-    # The same folder: what was refused left nothing there.
+    # The same folder: the refused command left nothing there.
     skipped = accuracy(*flags, f"--out={tmp_path}/o", "--skip-missing")
     assert skipped.exit_code == 0
     assert "2 of 5 candidate documents are not in the collection: salt, towers." in skipped.out
@@ -249,7 +249,7 @@ def test_missing_documents_end_it_or_are_left_out_and_told(
 def test_a_folder_with_runs_is_taken_even_without_a_report(
     accuracy: Accuracy, files: Files, tmp_path: Path
 ) -> None:
-    """As a rerun without judgements, or an interrupted one, leaves it."""
+    """A rerun without judgements, or an interrupted run, leaves such a folder."""
     kept = tmp_path / "runs" / "x.trec"
     kept.parent.mkdir()
     kept.write_text("q1 Q0 rivers 1 1 x\n")
@@ -277,7 +277,7 @@ def test_a_malformed_line_is_named(accuracy: Accuracy, files: Files, tmp_path: P
 def test_ctrl_c_and_sigterm_keep_the_queries_that_were_done(
     server: SpawnedServer, files: Files, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Thousands of copies of a query: more than are done before the interruption."""
+    """There are thousands of copies of a query, more than are done before the interruption."""
     many = 20_000
     (tmp_path / "q.tsv").write_text("".join(f"{query}\twhere does it end\n" for query in range(many)))
     (tmp_path / "run").write_text("".join(f"{query} Q0 rivers 1 1 t\n" for query in range(many)))
@@ -303,7 +303,7 @@ def test_ctrl_c_and_sigterm_keep_the_queries_that_were_done(
 
 
 def _wait_until_asked(server: SpawnedServer) -> None:
-    """Wait until the server has answered a good many calls of this test."""
+    """Wait until the server has answered many calls of this test."""
 
     def answered() -> float:
         with urllib.request.urlopen(server.metrics_url) as page:

@@ -1,4 +1,4 @@
-"""What the command line calls models, seeds, parts and baselines."""
+"""Models, seeds, parts and baselines on the command line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The evaluation gives the "Retriever" rows that the long-document paper prints, from its own runs."""
+"""The evaluation reproduces the "Retriever" rows of the long-document paper from its own runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.data
 
-# The paper calls three years of queries one test set, and averages over all of them.
+# The paper treats three years of queries as one test set, and averages over all of them.
 TREC_DL = ("msmarco_v1.test2019", "msmarco_v1.test2020", "msmarco_v2.test2021")
 
 
 def retriever_row(
     folder: Path, qrels: Sequence[Path | str], runs: Sequence[Path], measures: Sequence[str]
 ) -> tuple[int, dict[str, float]]:
-    """Evaluate as a user would; the number of queries, and the means by measure."""
+    """Evaluate as a user would. Returns the number of queries, and the means by measure."""
     arguments = ["loadtest", "accuracy", "--evaluate-only", f"--out={folder}"]
     arguments += [f"--qrels={each}" for each in qrels] + [f"--measure={each}" for each in measures]
     assert main([*arguments, f"--run=Retriever={'+'.join(map(str, runs))}"]) == 0
@@ -31,7 +31,7 @@ def retriever_row(
 
 
 def test_trec_dl_2019_to_2021(data_folder: Path, tmp_path: Path) -> None:
-    """Tables 4 and 9: nDCG@10 0.629, P@10 0.720, MAP 0.321. Grade 1 is relevant already in P and MAP."""
+    """Tables 4 and 9: nDCG@10 0.629, P@10 0.720, MAP 0.321. In P and MAP, grade 1 is already relevant."""
     papers = data_folder / "paper_runs"
 
     queries, means = retriever_row(
@@ -58,9 +58,9 @@ def test_robust04(
 ) -> None:
     """Tables 4 and 10: nDCG@20 0.428 and 0.402, P@20 0.365 and 0.334.
 
-    Their MAP is 0.255 and 0.240, ours 0.219 and 0.208. The runs that are published stop at 100 documents, and
-    what is relevant below counts 0 here; theirs were likely deeper, which nothing at hand can show. The other
-    measures look no further than 20.
+    The paper's MAP is 0.255 and 0.240; here it is 0.219 and 0.208. The published runs stop at 100 documents,
+    and relevant documents below count 0 here. The paper's runs were probably deeper, which these files cannot
+    show. The other measures look only at the first 20.
     """
     papers = data_folder / "paper_runs"
 
@@ -71,7 +71,7 @@ def test_robust04(
         ["nDCG@20", "P@20", "AP"],
     )
 
-    assert queries == 249  # One of the 250 topics has no relevant document, and no judgements.
+    assert queries == 249  # one of the 250 topics has no relevant document, and no judgements
     assert [f"{mean:.3f}" for mean in means.values()] == [ndcg, precision, average_precision]
 
 
@@ -87,7 +87,7 @@ def test_far_relevant(data_folder: Path, tmp_path: Path) -> None:
 
 
 def test_bm25_on_passages_of_trec_dl_2019(data_folder: Path, tmp_path: Path) -> None:
-    """The collection's own README says 0.5058 for BM25's nDCG@10."""
+    """The collection's own README gives 0.5058 for BM25's nDCG@10."""
     trecdl19 = data_folder / "trecdl19"
 
     queries, means = retriever_row(

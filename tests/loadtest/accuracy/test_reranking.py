@@ -1,4 +1,4 @@
-"""How a test set is sent: bounded, patient with a full server, and ended by the first real failure."""
+"""Sending a test set: with bounded concurrency, patient with a full server, ended by the first failure."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def candidates(count: int) -> list[Call]:
 
 
 class Counting:
-    """Scores later documents higher; fails the given queries, with a status for each attempt."""
+    """Scores later documents higher. Fails the given queries, with a status for each attempt."""
 
     def __init__(self, failures: dict[str, list[str]] | None = None) -> None:
         self.failures = failures or {}
@@ -46,7 +46,7 @@ class Counting:
 
 @pytest.fixture
 def counts() -> list[int]:
-    """How many queries were done whenever one was."""
+    """The number of finished queries whenever one finishes."""
     return []
 
 
@@ -94,7 +94,7 @@ async def test_a_failure_for_good_ends_it_and_names_the_query(
     assert (0 < finished < 500, of) == (True, 500)
     asked = len(target.asked)
     await asyncio.sleep(0.02)
-    assert len(target.asked) == asked  # The others have ended with it.
+    assert len(target.asked) == asked  # the others have ended with it
 
 
 async def test_cancelling_keeps_what_is_finished(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The paired tests against scipy's own and against all permutations, made by hand."""
+"""The paired tests compared with scipy's own and with all permutations, enumerated here."""
 
 from itertools import product
 
@@ -27,7 +27,7 @@ def test_randomisation_counts_all_ways_to_swap_a_few_queries() -> None:
 
 
 def test_randomisation_of_many_queries_draws_swaps() -> None:
-    """With 200 queries the means of swapped differences are all but normal: so is the p-value."""
+    """With 200 queries the means of swapped differences are nearly normal, and so is the p-value."""
     randomly = np.random.default_rng(3)
     baseline = randomly.random(200)
     values = baseline + randomly.normal(0.02, 0.2, 200)
@@ -43,7 +43,7 @@ def test_randomisation_of_many_queries_draws_swaps() -> None:
 
 
 def test_chance_is_rarely_significant() -> None:
-    """Of 200 comparisons of the same thing, about one in twenty falls below 0.05: ten, give or take."""
+    """Of 200 comparisons of the same thing, about one in twenty is below 0.05: roughly ten."""
     randomly = np.random.default_rng(7)
     tests = [
         paired_tests(list(randomly.random(30)), list(randomly.random(30)), resamples=500, seed=seed)

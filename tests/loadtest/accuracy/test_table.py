@@ -1,4 +1,4 @@
-"""The printed table, whole: as a reader of the papers expects it."""
+"""The whole printed table, in the form that readers of the papers expect."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -26,7 +26,7 @@ def tiny_papers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four articles of five passages, 1,900 tokens each; passages stand in the wrong order."""
+    """Four articles of five passages, 1,900 tokens each. The passages are stored in the wrong order."""
     path = tmp_path_factory.mktemp("articles") / "passages.jsonl"
     path.write_text(
         "".join(

@@ -1,4 +1,4 @@
-"""`farrank loadtest efficiency`, whole: servers are started, measured and ended."""
+"""`farrank loadtest efficiency` as a whole: servers are started, measured and ended."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 Efficiency = Callable[..., "Outcome"]
 
 
-# Enough that a signal after the first comes before the last.
+# Enough that a signal after the first round arrives before the last.
 ROUNDS = 8
 
 
 @pytest.fixture(scope="module")
 def flags(collection: Path, tiny_rankers: dict[str, Path]) -> list[str]:
-    """What all of these runs share."""
+    """Return the flags of all these runs."""
     return [
         *(f"--collection={collection}", f"--rounds={ROUNDS}", "--documents=2", "--lengths=1400,600"),
         f"--trained=avgp-bert={tiny_rankers['avgp']}",
@@ -41,7 +41,7 @@ def flags(collection: Path, tiny_rankers: dict[str, Path]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def two(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """A folder with two rankers measured, and what was printed to stdout and stderr."""
+    """A folder with two measured rankers, and the output on stdout and stderr."""
     folder = tmp_path_factory.mktemp("two") / "new" / "folder"
     out, err = StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
@@ -65,7 +65,7 @@ def test_rankers_are_measured_beside_their_firstp(two: tuple[Path, str, str]) ->
     for timed in (maxp.ranker_timed, maxp.firstp_timed):
         assert len(timed.client_s) == ROUNDS
         assert all(0 < mine < whole for mine, whole in zip(timed.encoder_s, timed.client_s, strict=True))
-    # The last round encoded query and documents: nothing came from a cache.
+    # The last round encoded query and documents: the cache had nothing.
     assert (e5.ranker_timed.inputs, e5.firstp_timed.inputs) == (1 + 2, 1 + 2)
     assert out == (folder / TABLE).read_text("utf-8")
     assert [line.split()[1] for line in out.splitlines()[2:4]] == ["maxp-bert", "longp-e5-4k"]
@@ -91,7 +91,7 @@ def test_resuming_measures_the_rest_alone(
     assert "Trained weights: avgp-bert." in outcome.out
     before, after = Results.read(two[0]).measured, Results.read(folder).measured
     assert {name: after[name] for name in before} == before
-    # The artifact that was given: 477 tokens a chunk, disjoint.
+    # The given artifact has disjoint chunks of 477 tokens.
     assert after["avgp-bert"].ranker_timed.inputs == 3 + 2
     with (folder / CSV).open(newline="") as file:
         assert [row["ranker"] for row in csv.DictReader(file)] == ["avgp-bert", "maxp-bert", "longp-e5-4k"]

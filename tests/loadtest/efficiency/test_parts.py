@@ -1,4 +1,4 @@
-"""Documents, gains, pairs and the file of results, each by itself."""
+"""Documents, gains, pairs and the file of results, each separately."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_ranker_reads_by_the_common_tokenizer_and_fits_into_a_batch() -> N
     tokenizer = common_tokenizer()
     for model in (each for pair in PAIRS.values() for each in (pair.ranker, pair.firstp)):
         reader = Reader(model.spec, tokenizer, BackboneFacts.from_config(model.config))
-        # The command's --max-batch-tokens: a server refuses rankers whose longest input is longer.
+        # The command's --max-batch-tokens: a server refuses rankers with longer inputs.
         assert reader.max_input_tokens <= 2048, model.name
 
 
@@ -76,7 +76,7 @@ def test_a_bad_collection_is_named_by_line(tmp_path: Path, lines: str, says: str
 
 
 def report(path: Path, **rows: tuple[str, float | None]) -> Path:
-    """An accuracy test's file: each model's baseline and its gain in nDCG@10."""
+    """Write an accuracy test's file: each model's baseline and its gain in nDCG@10."""
     Report(
         test_set=path.stem,
         queries=1,

@@ -1,4 +1,4 @@
-"""Plot, CSV and table of given measurements: what a reader must be able to see in them."""
+"""Plot, CSV and table of given measurements: the facts that a reader must be able to see."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_no_label_covers_another_or_leaves_the_plot(first: float, spread: float)
     axes = figure.axes[0]
     labels = [each for each in axes.texts if each.get_text()]
     assert len(labels) == len(PAIRS) + 1
-    # Without the lines to their points.
+    # Without the lines to the labels' points.
     boxes = [Text.get_window_extent(each) for each in labels]
     assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
     assert all(figure.bbox.contains(box.x0, box.y0) and figure.bbox.contains(box.x1, box.y1) for box in boxes)
     legend = axes.get_legend()
     assert legend is not None
     assert not any(box.overlaps(legend.get_window_extent()) for box in boxes)
-    # Nor a mark.
+    # Nor does any label cover a mark.
     marks = [line for line in axes.lines if line.get_marker() not in ("None", "")]
     assert len(marks) > len(PAIRS)
     places = [axes.transData.transform(each) for line in marks for each in line.get_xydata()]  # type: ignore[union-attr]
@@ -65,7 +65,7 @@ def test_hollow_is_published_filled_is_measured_and_arrows_come_from_the_papers_
         if line.get_markersize() == 8
     }
     assert faces == {(3.0, 4.0): "#0072B2", (2.5, 0.4): "white", (3.5, 2.0): "white"}
-    # AvgP has no run time in the papers: nothing to come from.
+    # AvgP has no run time in the papers, so no arrow leads to it.
     arrows = {
         each.xyann: each.xy for each in axes.texts if isinstance(each, Annotation) and not each.get_text()
     }
@@ -124,7 +124,7 @@ def test_csv_and_pictures(tmp_path: Path) -> None:
     )
     assert (tmp_path / PNG).read_bytes().startswith(b"\x89PNG")
     drawn = (tmp_path / SVG).read_text("utf-8")
-    # matplotlib draws letters as paths, and notes the text beside them.
+    # matplotlib draws letters as paths, and writes the text in comments.
     assert "<!-- PARADE Attn" in drawn
     write_report(tmp_path, results, points)
     assert (tmp_path / SVG).read_text("utf-8") == drawn

@@ -11,6 +11,6 @@ from farrank_cli.spawn import SpawnedServer, spawned_server
 @pytest.fixture(scope="session")
 def server(tiny_rankers: dict[str, Path]) -> Iterator[SpawnedServer]:
     arguments = [f"--ranker={name}={tiny_rankers[name]}" for name in ("maxp", "firstp", "biencoder")]
-    # Threads that wait for each other on a busy machine take a hundred times as long.
+    # On a busy machine, threads that wait for each other take a hundred times as long.
     with spawned_server([*arguments, "--threads=1", "--http-port=0", "--log-level=warning"]) as spawned:
         yield spawned

@@ -1,4 +1,4 @@
-"""`farrank loadtest capacity` by the command line: from reports as `farrank loadtest latency` writes them."""
+"""`farrank loadtest capacity` on the command line, from reports of `farrank loadtest latency`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HALF_S = Objective(99, 0.5)
 def step(
     load: float, per_s: float, latency_s: float, held: bool | None, *, bound: bool = False, cached: int = 0
 ) -> StepResult:
-    """A load at which so many calls a second were answered, ten seconds long."""
+    """Make a load step of ten seconds with this rate of answers."""
     recorder = Recorder(0.0, 10.0, None)
     for number in range(round(per_s * 10)):
         due_s = number / per_s
@@ -44,7 +44,7 @@ def report(folder: Path, plan: Plan, *steps: StepResult, interrupted: bool = Fal
 
 @pytest.fixture
 def climbed(tmp_path: Path) -> Path:
-    """One replica holds its objective at 60 calls a second, with 8 in flight, and not at 80."""
+    """A climb in which one replica holds its objective at 60 calls/s, with 8 in flight, but not at 80."""
     steps = [step(40, 40, 0.1, True), step(60, 60, 0.13333, True), step(80, 75, 0.6, False)]
     return report(tmp_path / "latency", Plan("open", HALF_S), *steps)
 

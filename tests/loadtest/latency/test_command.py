@@ -54,7 +54,7 @@ def wait_for_answers(server: SpawnedServer, more: int) -> None:
 def test_an_open_loop_leaves_figures_charts_and_a_page(
     farrank: Farrank, server: SpawnedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What else this machine does must not decide whether the generator was the limit.
+    # Other work of this machine must not decide whether the generator was the limit.
     monkeypatch.setattr("farrank_loadtest.latency.sweep.LAG_FLOOR_S", 60.0)
     out = tmp_path / "new" / "folder"
     load = ["--rates", "8,2", "--objective", "p50=9s", "--ranker", "maxp", "--arrivals", "constant"]
@@ -76,11 +76,11 @@ def test_an_open_loop_leaves_figures_charts_and_a_page(
     for step in results["steps"]:
         latency, stages = step["latency_s"], step["stages_s"]
         assert step["statuses"] == {"OK": step["offered"]}
-        # A busy machine may answer late; what it answers of the warm-up comes on top.
+        # A busy machine may answer late, and then answers of the warm-up count as well.
         assert 0 < step["goodput_per_s"] <= 1.25 * step["load"]
         assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["p99.9"] <= latency["max"]
         assert stages.keys() == STAGES
-        # Inside of the call, as the server saw it.
+        # The stages are within the call, as the server measured them.
         assert 0 < stages["inference"]["p50"] <= stages["total"]["p50"] < latency["p50"]
         assert step["generator"]["busy"] > 0
 
@@ -95,7 +95,7 @@ def test_an_open_loop_leaves_figures_charts_and_a_page(
     for name in ("latency.png", "stages.png", "percentiles.png"):
         image = matplotlib.image.imread(out / name)
         assert min(image.shape[:2]) > 500
-        # Lines in several colours, not an empty frame.
+        # The image has lines in several colours, not an empty frame.
         assert len({tuple(pixel) for pixel in image[::5, ::5, :3].reshape(-1, 3).tolist()}) > 10
 
     page = (out / "report.html").read_text()
@@ -141,7 +141,7 @@ def test_calls_may_be_of_a_priority(farrank: Farrank, server: SpawnedServer, tmp
     outcome = farrank("loadtest", "latency", "--target", server.address, "--out", tmp_path, *TINY, *options)
     assert outcome.exit_code == 0, outcome.err
     (step,) = results_of(tmp_path)["steps"]
-    # And the first call, which is sent alone.
+    # One more for the first call, which is sent alone.
     assert answered("batch") - before[1] == step["statuses"]["OK"] + 1
     assert answered("interactive") == before[0]
 
@@ -166,7 +166,7 @@ def test_both_doors_of_a_server_are_measured_in_one_run(
         assert [step["load"] for step in results["steps"]] == [1, 2]
         assert all(step["statuses"].keys() == {"OK"} for step in results["steps"])
         assert results["target"] == target
-    # Each load at all targets before the next.
+    # Each load runs against all targets before the next load.
     order = [line.partition(":")[0] for line in outcome.err.splitlines() if "good/s" in line]
     assert order == ["1 caller"] * 3 + ["2 callers"] * 3
     said = [line for line in outcome.out.splitlines() if " times as many calls as " in line]
@@ -196,7 +196,7 @@ def test_a_climb_ends_where_the_objective_breaks(
 
 
 def test_refused_calls_are_counted_by_status(farrank: Farrank, server: SpawnedServer, tmp_path: Path) -> None:
-    """The first call is fine and the second one is not: a query without a token."""
+    """The first call is valid, but the second is not: its query has no token."""
     workload = tmp_path / "calls.jsonl"
     lines = [{"query": "fine", "documents": ["d"]}, {"query": "\u0000", "documents": ["d"]}]
     workload.write_text("\n".join(map(json.dumps, lines)))
@@ -220,7 +220,7 @@ def test_refused_calls_are_counted_by_status(farrank: Farrank, server: SpawnedSe
 def test_calls_that_repeat_and_hit_the_document_cache_are_warned_of(
     farrank: Farrank, server: SpawnedServer, tmp_path: Path
 ) -> None:
-    """Two calls, again and again, by a ranker whose encodings of documents are kept."""
+    """Two calls repeat, with a ranker whose encodings of documents are cached."""
     options = ["--calls", "2", "--callers", "1", "--repeats", "1", "--warm-up-s", "0", "--duration-s", "1.5"]
     options += ["--ranker", "biencoder", "--out", str(tmp_path)]
     outcome = farrank("loadtest", "latency", "--target", server.address, *TINY, *options)

@@ -1,4 +1,4 @@
-"""Percentiles against numpy's."""
+"""Percentiles compared with numpy's."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def filled(values_s: list[float]) -> Histogram:
 def test_percentiles_are_numpys_to_three_digits(values_s: list[float]) -> None:
     histogram = filled(values_s)
     wanted = np.percentile(values_s, PERCENTS, method="inverted_cdf")
-    # A microsecond is the smallest step, a thousandth the smallest part.
+    # The resolution is a microsecond or a thousandth.
     found_s = histogram.percentiles_s(PERCENTS)
     assert found_s == pytest.approx(list(wanted), rel=1.1e-3, abs=1.1e-6)
     assert [*map(histogram.percentile_s, PERCENTS)] == found_s

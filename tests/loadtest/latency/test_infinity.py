@@ -42,7 +42,7 @@ def cross_encoder(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def infinity(cross_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Its URL, once it is ready."""
+    """Infinity's URL, once it is ready."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -91,7 +91,7 @@ def test_infinity_is_measured_by_the_same_workload(
         assert step["goodput_per_s"] > 1
         assert 0 < step["latency_s"]["p50"] < 5
         assert step["stages_s"] == {}
-    # It tells no stages, so there is nothing to draw of them.
+    # It reports no stages, so there is no chart of them.
     assert not (tmp_path / "stages.png").exists()
     assert (tmp_path / "latency.png").stat().st_size > 10_000
 

@@ -1,4 +1,4 @@
-"""What an objective says, and when it holds."""
+"""The text of an objective, and when it holds."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is written of sweeps that went wrong: nothing measured, all failed, names that are no HTML."""
+"""Reports of failed sweeps: nothing measured, all calls failed, names that need escaping in HTML."""
 
 import csv
 import html
@@ -57,15 +57,15 @@ def test_a_load_that_nobody_answered_is_reported_and_not_drawn(tmp_path: Path) -
     assert status not in page
     assert "&lt;b&gt;HTTP 500" in page
     assert "The sweep ended early: a cap." in page
-    # Percentiles that a single answer decides are greyed.
+    # Percentiles that depend on a single answer are grey.
     assert page.count('class="thin"') >= 5
     assert (tmp_path / "latency.png").exists()
-    # Nothing was told of stages.
+    # No stages were reported.
     assert not (tmp_path / "stages.png").exists()
 
 
 def test_a_load_that_was_cut_short_decides_nothing(tmp_path: Path) -> None:
-    """The calls that were still unanswered may have been the late ones."""
+    """The calls without an answer yet may have been the late ones."""
     answered = recorded(Sample(0.5, 0.5, 0.55, OK))
     cut = judge(PLAN, 2, [answered], undecided=True)
     assert cut.held is None

@@ -1,4 +1,4 @@
-"""What is counted of a load, and what a sweep concludes."""
+"""The figures of a load, and the conclusions of a sweep."""
 
 from collections.abc import Sequence
 
@@ -31,13 +31,13 @@ def answered(due_s: float, latency_s: float = 0.05, lag_s: float = 0.0) -> Sampl
 def test_warm_up_is_excluded_and_late_answers_are_awaited() -> None:
     recorder = recorded(
         [
-            answered(0.5, latency_s=9),  # Warm-up: its latency must not count.
-            answered(0.98),  # Warm-up, but its answer arrived in the measured time: it is goodput.
+            answered(0.5, latency_s=9),  # warm-up: its latency must not count
+            answered(0.98),  # warm-up, but the answer arrived in the measured time: it is goodput
             answered(2.0),
             answered(3.0, latency_s=0.3),
             Sample(4.0, 4.0, 4.01, "RESOURCE_EXHAUSTED"),
             Sample(5.0, 5.0, 5.0, NOT_SENT),
-            answered(10.99, latency_s=0.09),  # Due in time, answered after the end.
+            answered(10.99, latency_s=0.09),  # due in time, answered after the end
         ]
     )
     assert recorder.seen == 7
@@ -71,7 +71,7 @@ def test_what_the_server_counted_adds_up() -> None:
     whole = judge(plan(), 5.0, [recorded(samples[:1]), recorded(samples[1:])]).whole
     assert whole.counts == {"chunks": 10, "cached_chunks": 3}
     assert whole.cached_share == pytest.approx(0.3)
-    # A peer that counts nothing has no cache that shows.
+    # A peer without counts has no visible cache.
     assert recorded([answered(2.0)]).cached_share == 0
 
 
@@ -96,7 +96,7 @@ def test_an_interrupted_repeat_is_measured_for_as_long_as_it_ran() -> None:
     recorder.ended(3.0, 0.1)
     assert recorder.measured_s == pytest.approx(2.0)
     assert recorder.goodput_per_s == pytest.approx(0.5)
-    # Not even warm.
+    # All answers are from the warm-up.
     early = Recorder(1.0, 11.0, None)
     early.ended(0.5, 0.1)
     assert (early.measured_s, early.goodput_per_s) == (0.0, 0.0)
@@ -123,11 +123,11 @@ def test_failures_break_an_objective_as_late_answers_do() -> None:
 def test_a_late_generator_is_named_as_the_limit_where_its_lateness_matters() -> None:
     late = recorded([answered(2.0, latency_s=0.05, lag_s=0.02)] * 20)
     assert is_generator_bound(plan(), late)
-    # The same lateness is a fiftieth of a slow server's latency,
+    # The same lateness is only a fiftieth of a slow server's latency,
     assert not is_generator_bound(plan(), recorded([answered(2.0, latency_s=1.0, lag_s=0.02)] * 20))
-    # and what a busy machine does now and then is no limit.
+    # and occasional delays of a busy machine are no limit.
     assert not is_generator_bound(plan(), recorded([answered(2.0, latency_s=0.01, lag_s=0.008)] * 20))
-    # Even where all answers would be in time, what was not offered was not held.
+    # A rate that was not fully offered does not count as held, even if all answers were in time.
     assert judge(plan(), 5.0, [late]).held is False
 
 
@@ -149,7 +149,7 @@ def test_the_highest_load_is_the_last_that_held_before_one_that_broke() -> None:
     assert found.highest is not None
     assert found.highest.amount == 20
     assert found.limited_by == "server"
-    # Held above one that broke is luck.
+    # A rate that holds above one that failed is luck.
     lucky = sweep((10, good), (20, bad), (15, bad), (40, good))
     assert lucky.highest is not None
     assert lucky.highest.amount == 10

@@ -1,4 +1,4 @@
-"""Which load comes next."""
+"""The choice of the next load."""
 
 from contextlib import suppress
 
@@ -48,7 +48,7 @@ def test_a_climb_brackets_the_capacity(
     if not broke:
         assert max(held) == ceiling
     elif held:
-        # Each refinement takes the square root of the gap; three digits of a rate round it by a percent.
+        # Each refinement takes the square root of the gap; rounding a rate to three digits adds a percent.
         gap = min(broke) / max(held)
         left = 0 if start > capacity else refinements
         assert gap <= factor ** (0.5**left) * 1.011 or start > capacity

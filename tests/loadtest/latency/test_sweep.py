@@ -1,4 +1,4 @@
-"""Sweeps over a target of this process: what ends them, and what stays when they are interrupted."""
+"""Sweeps over a target in this process: their ends, and their results when they are interrupted."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ WORKLOAD = Workload("test", (Call("a", (Document("1", "x"),)), Call("b", (Docume
 
 
 class OneAtATime:
-    """Answers one call after the other, `service_s` each: beyond 1 / `service_s` a second a queue grows."""
+    """Answers one call after the other, in `service_s` each. Beyond 1 / `service_s` calls/s a queue grows."""
 
     def __init__(self, service_s: float) -> None:
         self.service_s = service_s
@@ -38,7 +38,7 @@ class OneAtATime:
 
 
 class Heard:
-    """Keeps what a sweep tells."""
+    """Records the progress of a sweep."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[float, int]] = []
@@ -61,7 +61,7 @@ async def test_a_climb_finds_where_a_queue_grows() -> None:
     plan = Plan("open", Objective(90, 0.4), "constant", warm_up_s=0.1, duration_s=2.0, repeats=1, ranker="r")
     target, heard = OneAtATime(0.04), Heard()
     found = await sweep(target, WORKLOAD, plan, climb(5, 3, 0, 1000), heard)
-    # 25 a second is what it can; at 45 the queue is one and a half seconds long after two.
+    # The target can do 25 calls/s; at 45, the queue is one and a half seconds long after two seconds.
     assert [step.amount for step in found.steps] == heard.done == [5, 15, 45]
     assert found.highest is not None
     assert found.highest.amount == 15
@@ -92,13 +92,13 @@ async def test_repeats_draw_other_arrivals_and_the_seed_draws_the_same() -> None
 async def test_a_repeat_lasts_as_long_as_planned_where_nothing_more_is_due() -> None:
     plan = Plan("open", None, "constant", warm_up_s=0, duration_s=0.5, repeats=1)
     found = await sweep(OneAtATime(0.0), WORKLOAD, plan, upwards([4]), Heard())
-    # Due at 0 and 0.25 s, answered at once: still 4 a second.
+    # Due at 0 and 0.25 s and answered at once, which is still 4 calls/s.
     assert found.steps[0].whole.measured_s == pytest.approx(0.5, abs=0.01)
     assert found.steps[0].whole.goodput_per_s == pytest.approx(4, rel=0.05)
 
 
 class Leaving(OneAtATime):
-    """Answers some calls, and is gone; with `stays`, it is there for whoever asks alone."""
+    """Answers some calls and then disappears; with `stays`, it is there for callers that call alone."""
 
     def __init__(self, answers: int, *, stays: bool) -> None:
         super().__init__(0.01)
@@ -129,7 +129,7 @@ async def test_a_sweep_ends_where_the_server_is_gone() -> None:
     (step,) = found.steps
     assert len(step.repeats) == 1
     assert step.whole.statuses["OK"] == 10
-    # Its failures say nothing about load.
+    # Its failures say nothing about the load.
     assert (step.held, found.limited_by) == (None, None)
 
 
@@ -148,7 +148,7 @@ async def test_caps_end_a_sweep_and_say_so() -> None:
         return Plan("open", Objective(99, 5), "constant", 0.0, 0.5, repeats=1, caps=caps)
 
     found = await sweep(OneAtATime(0), WORKLOAD, plan(Caps(calls=60)), climb(20, 2, 0, 1e4), Heard())
-    # 10 and 20 calls are sent; 40 more would be 70.
+    # 10 and 20 calls are sent; 40 more would make 70.
     assert [step.amount for step in found.steps] == [20, 40]
     assert found.note is not None
     assert "--max-calls" in found.note

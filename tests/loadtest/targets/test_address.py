@@ -1,4 +1,4 @@
-"""Where a target is, and that load does not leave the machine by accident."""
+"""The address of a target, and load that does not leave the machine by accident."""
 
 import pytest
 
@@ -54,5 +54,5 @@ async def test_only_loopback_needs_no_leave(address: str, loopback: bool) -> Non
     if not loopback:
         with pytest.raises(LoadtestError, match=r"loopback.*--allow-remote"):
             open_target(address)
-    # With leave it opens; nothing is sent before the first call.
+    # With permission it opens. Nothing is sent before the first call.
     await open_target(address, allow_remote=not loopback).close()

@@ -1,4 +1,4 @@
-"""Each peer's dialect against a real HTTP server that speaks it: what is sent, and what is understood."""
+"""Each peer's dialect against a real HTTP server that uses it: requests and parsed answers."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ DOCUMENTS = [Document("a", "one"), Document("b", "two é"), Document("c", "")]
 
 @dataclass
 class Peer:
-    """A server that keeps what it was asked and answers what it is told to, once so many have asked."""
+    """A server that records requests, and answers as scripted once a number of requests have arrived."""
 
     url: str = ""
     asked: list[tuple[str, Any]] = field(default_factory=list)
@@ -171,7 +171,7 @@ async def test_a_slow_peer_times_out_and_an_absent_one_is_unreachable(
 async def test_calls_in_flight_do_not_wait_for_each_other(
     peer: Peer, opened: Callable[[str], Target]
 ) -> None:
-    peer.answers_from = 150  # Beyond aiohttp's own default of 100 connections.
+    peer.answers_from = 150  # more than aiohttp's default of 100 connections
     peer.answer = lambda: web.json_response(results((0, 1), (1, 1), (2, 1)))
     target = opened("cohere:URL")
     await asyncio.gather(*(target.rerank("q", DOCUMENTS, timeout_s=30) for _ in range(150)))

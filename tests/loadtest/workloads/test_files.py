@@ -1,4 +1,4 @@
-"""Workloads from files, and what is said of files that are wrong."""
+"""Workloads from files, and the errors of invalid files."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_a_file_without_calls_or_that_is_not_there_says_so(tmp_path: Path) -> No
 
 @pytest.fixture
 def first_stage(tmp_path: Path) -> tuple[Path, Path, list[Path]]:
-    """A run of two queries, their texts, and a collection in two files."""
+    """Write a run of two queries, their texts, and a collection in two files."""
     run = written(
         tmp_path,
         *(f"q{q} Q0 d{d} {d} {10.0 - d} bm25" for q in (1, 2) for d in (1, 2, 3)),

@@ -1,4 +1,4 @@
-"""Made-up workloads: reproducible, and of the lengths that were asked for."""
+"""Synthetic workloads: reproducible, and of the requested lengths."""
 
 import statistics
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A real tokenizer, and the collections that lie beside the checkout."""
+"""A real tokenizer, and the collections next to the checkout."""
 
 import pytest
 

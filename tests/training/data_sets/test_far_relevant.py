@@ -1,4 +1,4 @@
-"""FarRelevant: where the relevant passage starts, how long documents are, and that splits share nothing."""
+"""FarRelevant: the start of relevant passages, the length of documents, and splits that share nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def made(source: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The collection that most tests look at."""
+    """The collection that most tests use."""
     out = tmp_path_factory.mktemp("far") / "out"
     make_far_relevant([source["passages"]], source["queries"], source["qrels"], out, options=OPTIONS)
     return out
@@ -97,7 +97,7 @@ def test_lengths_and_places_spread_over_what_is_allowed(made: Path) -> None:
     lengths = [document["tokens"] for document in documents]
     assert min(lengths) < 800
     assert max(lengths) > 1200
-    # The relevant passage is not always the last one, nor the first behind the prefix.
+    # The relevant passage is not always the last one, nor always the first after the prefix.
     assert {document["relevant"] == len(document["passages"]) for document in documents} == {True, False}
 
 
@@ -114,7 +114,7 @@ def test_splits_share_no_passage_and_no_query(made: Path, source: dict[str, Path
         used.update({each for document in documents for each in document["passages"]})
     assert max(asked.values()) == 1
     assert max(used.values()) == 1
-    # What is relevant to a query that is asked stands beside nowhere.
+    # Passages that are relevant to a query appear in no other document.
     relevant = {each for query_id in asked for each, grade in judged[query_id].items() if grade}
     for split in SPLITS:
         for document in read_json_lines(MadeSplit(made / split).collection):

@@ -11,7 +11,7 @@ TEXTS = ["the sea is wide", "bread and water", "water water everywhere", "", "th
 
 def bm25(word: str, text: str) -> float:
     """Robertson and Zaragoza's formula with Lucene's idf, k1 0.9 and b 0.4."""
-    # What has no word counts as one word that nobody asks for.
+    # A text without words counts as one word that no query has.
     words = [each.split() or [""] for each in TEXTS]
     holding = sum(word in each for each in words)
     idf = math.log(1 + (len(TEXTS) - holding + 0.5) / (holding + 0.5))

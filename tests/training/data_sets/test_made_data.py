@@ -1,4 +1,4 @@
-"""What is said of data that was made."""
+"""The description of data that was made."""
 
 import hashlib
 from pathlib import Path
@@ -8,7 +8,7 @@ from farrank_training.data_sets.made_data import record
 
 
 def test_every_input_has_its_checksum(tokenizer: TextTokenizer, tmp_path: Path) -> None:
-    """Two files of one name go by their paths; what was read from a pipe cannot be read again."""
+    """Two files of one name are listed by their paths. Data from a pipe cannot be read again."""
     files = [tmp_path / "one" / "part.jsonl", tmp_path / "two" / "part.jsonl", tmp_path / "queries.tsv"]
     for path in files:
         path.parent.mkdir(exist_ok=True)

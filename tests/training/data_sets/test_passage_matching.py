@@ -1,4 +1,4 @@
-"""Passages are found in documents whose text changed since, and not where too little of them is."""
+"""Passages are found in documents whose text has changed, but not if too little of them is there."""
 
 import random
 from pathlib import Path
@@ -11,7 +11,7 @@ from farrank_rankers.tokenizer import TextTokenizer
 from farrank_training.data_sets.articles import article_text, read_articles
 from farrank_training.data_sets.passage_matching import Match, PassageMatcher
 
-# Tokens of a document that stand nowhere twice, and those of others.
+# Tokens of a document, each of which appears once, and those of others.
 DOCUMENT = list(range(1000, 2000))
 OTHER = list(range(5000, 5500))
 
@@ -38,7 +38,7 @@ def test_words_that_were_replaced_here_and_there_leave_a_subsequence() -> None:
 
 
 def test_words_that_were_put_between_widen_what_is_found_up_to_the_window() -> None:
-    # One token more in five: 20% longer.
+    # One more token after each five: 20% longer.
     longer = [each for start in range(0, 100, 5) for each in (*DOCUMENT[start : start + 5], OTHER[start])]
     document = OTHER[200:400] + longer + OTHER[400:]
 
@@ -77,7 +77,7 @@ def test_nothing_is_found_in_nothing(document: list[int], passage: list[int]) ->
 def test_what_is_found_holds_enough_of_the_passage_in_order(
     rng: random.Random, length: int, changed: float
 ) -> None:
-    # Few different tokens: they stand everywhere.
+    # With few different tokens, they are everywhere.
     document = [rng.randrange(30) for _ in range(200)]
     place = rng.randrange(200 - length)
     passage = [99 if rng.random() < changed else each for each in document[place : place + length]]
@@ -85,7 +85,7 @@ def test_what_is_found_holds_enough_of_the_passage_in_order(
     found = PassageMatcher(document).find(passage)
 
     if found is None:
-        # Then more than three tenths of it must have been changed.
+        # Then more than three tenths of it must have changed.
         assert sum(each != 99 for each in passage) < 0.7 * length
         return
     assert 0 <= found.start < found.end <= len(document)
@@ -112,7 +112,7 @@ def test_real_passages_with_every_seventh_word_replaced_are_found(
 
 
 def _common(one: list[int], other: list[int]) -> int:
-    """The longest common subsequence, by the book."""
+    """Return the length of the longest common subsequence, by the textbook algorithm."""
     row = [0] * (len(other) + 1)
     for mine in one:
         above = row

@@ -1,4 +1,4 @@
-"""Where relevant passages lie: which pairs count, in which chunks, and what is told beside."""
+"""The position of relevant passages: the pairs that count, their chunks, and the other output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Farrank = Callable[..., "Outcome"]
 
-# Some 40 words each, a token a word.
+# Some 40 words each, one token per word.
 SEA = " ".join(f"the sea is {number} and wide" for number in range(7))
 BREAD = " ".join(["bread", "is", "made", "of", "flour", "and", "water"] * 6)
 FILLER = " ".join(["nothing", "much", "to", "say", "here"] * 20)
@@ -60,7 +60,7 @@ def test_snippets_that_cannot_be_placed(tmp_path: Path, line: str, message: str)
 
 @pytest.fixture
 def collection(tmp_path: Path) -> dict[str, Path]:
-    """Passages, documents that hold them with changes, and judgements of both."""
+    """Write passages, documents that contain them with changes, and judgements of both."""
     passages = [
         {"id": "p1", "text": SEA},
         {"id": "p2", "text": BREAD},
@@ -96,7 +96,7 @@ def test_passages_are_looked_for_in_the_documents_of_their_queries(
 
     filler, bread, sea = (tokenizer.count(text) for text in (FILLER, BREAD, SEA))
     assert list(positions.found) == [
-        Position("both", "d1", filler, filler + bread),  # bread stands before the sea
+        Position("both", "d1", filler, filler + bread),  # bread comes before the sea
         Position("sea", "d2", filler, filler + sea - 1),  # its last word was changed
     ]
     assert searched == [1, 2]
@@ -177,7 +177,7 @@ def test_the_command_writes_table_figures_and_picture(
         "ends_percent": "100.00",
     }
     assert (out / "positions.png").read_bytes().startswith(b"\x89PNG")
-    # The papers' figures are of other chunks.
+    # The papers' figures are for other chunks.
     again = farrank("data", "positions", *flags, "--chunk-tokens", "100", "--out", out)
     assert "the papers'" not in again.out
 

@@ -1,4 +1,4 @@
-"""Biased and Far: passages as long as a chunk, where the relevant one stands, and what splits share."""
+"""Biased and Far: passages as long as a chunk, the relevant passage's position, and the splits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPTIONS = WindowOptions(
 
 
 def make_source(folder: Path, articles: int = 17, passages: int = 14) -> dict[str, Path]:
-    """Articles of passages of 10 to 60 words, with three questions each, whose answers stand nowhere else."""
+    """Make articles of passages of 10 to 60 words. Each has three questions, whose answers are only there."""
     rng = Random(3)
     passage_lines: list[dict[str, Any]] = []
     questions: list[dict[str, Any]] = []
@@ -182,7 +182,7 @@ def test_places_follow_the_papers_distribution_and_far_is_never_first() -> None:
     far = Counter(drawn_place("far", 5, rng) for _ in range(8_000))
     assert far.keys() == {2, 3, 4, 5}
     assert [far[place] for place in range(2, 6)] == pytest.approx([2000] * 4, rel=0.1)
-    # Fewer chunks keep the proportions; more have 0.1% behind the sixth.
+    # Fewer chunks keep the proportions. With more, 0.1% are after the sixth.
     two = Counter(drawn_place("biased", 2, rng) for _ in range(8_000))
     assert two[1] / 8_000 == pytest.approx(85.9 / 95, abs=0.02)
     eight = Counter(drawn_place("biased", 8, rng) for _ in range(60_000))
@@ -202,7 +202,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(
     first = folder_content(made)
     assert make("again") == first
     assert make("other", seed=1)["far/train/collection.jsonl"] != first["far/train/collection.jsonl"]
-    # Fewer questions are asked of the same documents.
+    # Fewer questions about the same documents.
     fewer = make("fewer", test=5)
     assert fewer["far/test/collection.jsonl"] == first["far/test/collection.jsonl"]
     assert fewer["far/test/queries.tsv"].count(b"\n") == 5
@@ -224,7 +224,7 @@ def test_a_window_holds_what_it_should_between_words(tokenizer: TextTokenizer) -
         assert window.text == text[window.start : window.end]
         assert f" {window.text} " in f" {text} "
         places.add(tokenizer.count(text[window.start : start]))
-    # The answer is not always in the middle, nor at an end.
+    # The answer is not always in the middle or at an end.
     assert len(places) > 8
     short = ArticlePassage("p", "a", 0, "too short", "")
     assert cutter.anywhere(short) is None
