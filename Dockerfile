@@ -25,6 +25,12 @@ COPY rankers rankers
 COPY runtimes runtimes
 COPY exporters exporters
 COPY training training
+COPY settings settings
+COPY calls calls
+COPY lucene lucene
+COPY indexes indexes
+COPY first_stage first_stage
+COPY page page
 COPY server server
 COPY clients clients
 COPY loadtest loadtest

@@ -83,7 +83,7 @@ OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtime
 	$(addprefix tests/exporters/test_optimum_layout.py::test_,a_published_model_gets_a_folder_with_its_files_and_no_weights \
 		int8_and_fp16_are_served_where_they_keep_their_bound others_libraries_load_a_cross_encoder_with_the_same_scores \
 		sentence_transformers_loads_a_biencoder_with_the_same_vectors) \
-	$(addprefix tests/server/first_stage/test_learned_kinds.py::test_,a_masked_language_model_weighs_the_query \
+	$(addprefix tests/first_stage/test_learned_kinds.py::test_,a_masked_language_model_weighs_the_query \
 		a_query_that_the_model_cannot_hold_is_refused what_encode_wrote_is_found_by_the_score_that_the_ranker_gives) \
 	tests/e2e/test_embedded_rankers.py tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
 	$(addprefix --ignore=tests/rankers/,families packed exports files/test_difference.py test_papers.py test_zoo.py) \

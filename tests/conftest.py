@@ -192,7 +192,7 @@ def tiny_exports(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="session")
 def python_documentation(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The embedded corpus, which takes 6 s to render."""
-    from farrank_server.indexing.pydoc_corpus import read_pydoc
+    from farrank_indexes.pydoc_corpus import read_pydoc
 
     def render(folder: Path) -> None:
         texts = {document.doc_id: document.text for document in read_pydoc()}

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from farrank_bench.offline import Request
+from farrank_indexes.pydoc_corpus import read_pydoc
 from farrank_loadtest.targets import Document
 from farrank_loadtest.workloads import Call
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
-from farrank_server.indexing.pydoc_corpus import read_pydoc
 
 QUERIES = (
     "how do I read a large compressed file line by line",

@@ -14,6 +14,10 @@ from farrank_bench.exporting import export_fast
 from farrank_bench.report import Row, not_measured
 from farrank_demo.questions import Question, load_qrels, load_questions
 from farrank_exporters.parity import LEAST_TAU, encode_all, kendall_tau, top_overlap
+from farrank_first_stage import Candidate
+from farrank_first_stage.bm25 import Bm25Config
+from farrank_first_stage.config import FirstStageConfig
+from farrank_first_stage.stages import open_first_stages
 from farrank_rankers.features import stacked
 from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.open import Overrides, open_ranker
@@ -24,10 +28,6 @@ from farrank_runtimes.choose import candidates as candidates_for
 from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.runtime import Placement, Precision, Runtime
 from farrank_runtimes.torch_runtime import TorchRuntime
-from farrank_server.first_stage import Candidate
-from farrank_server.first_stage.bm25 import Bm25Config
-from farrank_server.first_stage.config import FirstStageConfig
-from farrank_server.first_stage.stages import open_first_stages
 from farrank_trec import rank
 from farrank_trec.measures import evaluate, parse_measures
 

@@ -23,17 +23,17 @@ import numpy as np
 from farrank_bench.report import Heading
 from farrank_bench.rounds import ContenderFailed
 from farrank_demo.questions import load_qrels, load_questions
+from farrank_first_stage.bm25 import Bm25Config, Bm25Rm3Config
+from farrank_first_stage.config import FirstStageConfig
+from farrank_first_stage.dense import DenseConfig
+from farrank_first_stage.fusion import FusionConfig
+from farrank_first_stage.stages import FirstStages, open_first_stages
 from farrank_loadtest.accuracy.accuracy_report import Report, render
 from farrank_loadtest.accuracy.evaluation import RESAMPLES, EvaluationSettings, evaluate_models
 from farrank_loadtest.kept_files import markdown_table
 from farrank_rankers.files.model_files import EMBEDDED
 from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.engine.query_encoders import OwnEncoders
-from farrank_server.first_stage.bm25 import Bm25Config, Bm25Rm3Config
-from farrank_server.first_stage.config import FirstStageConfig
-from farrank_server.first_stage.dense import DenseConfig
-from farrank_server.first_stage.fusion import FusionConfig
-from farrank_server.first_stage.stages import FirstStages, open_first_stages
 from farrank_trec import Qrels, Run, rank, read_qrels, read_queries
 from farrank_trec.measures import parse_measures
 

@@ -22,8 +22,8 @@ from farrank_bench.report import Command, Heading, Measure, Row, below, spread
 from farrank_bench.rounds import Child, child
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, Ranking
+from farrank_indexes.pydoc_corpus import read_pydoc
 from farrank_rankers.files.open import open_reader
-from farrank_server.indexing.pydoc_corpus import read_pydoc
 
 STALL_MS = 100.0
 QUERY = "how is a file read line by line"

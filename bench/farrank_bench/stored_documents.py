@@ -23,6 +23,10 @@ from farrank_bench.rounds import Scored, measure_rounds
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client
 from farrank_demo.questions import load_questions
+from farrank_indexes.index_manifest import IndexManifest
+from farrank_indexes.index_stores import IndexStores
+from farrank_indexes.pydoc_corpus import read_pydoc
+from farrank_indexes.token_store import TokensOf
 from farrank_rankers.reader import Reader
 from farrank_server.config.schema import LimitsConfig, RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speed
@@ -33,10 +37,6 @@ from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.engine.rankers.loading import load_rankers
 from farrank_server.engine.stored import Sources
 from farrank_server.engine.tokenization import TokenizerPool
-from farrank_server.indexing.pydoc_corpus import read_pydoc
-from farrank_server.stores.index_manifest import IndexManifest
-from farrank_server.stores.index_stores import IndexStores
-from farrank_server.stores.token_store import TokensOf
 
 DOCUMENTS, TOKENS = 100, 1431
 RANKER = "embedded:maxp"

@@ -24,11 +24,11 @@ import grpc
 
 from farrank_bench.report import Command, Heading, Measure, Row, below, spread
 from farrank_bench.rounds import child
+from farrank_calls.telemetry.call_record import begin
+from farrank_calls.telemetry.config import TracingConfig
+from farrank_calls.telemetry.tracing import Tracing
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import Client
-from farrank_server.telemetry.call_record import begin
-from farrank_server.telemetry.config import TracingConfig
-from farrank_server.telemetry.tracing import Tracing
 
 QUERY = "where does the river rise"
 TEXTS = [

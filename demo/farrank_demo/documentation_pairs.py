@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from farrank_server.first_stage.bm25 import Bm25Config
-from farrank_server.first_stage.config import FirstStageConfig
-from farrank_server.first_stage.stages import open_first_stages
+from farrank_first_stage.bm25 import Bm25Config
+from farrank_first_stage.config import FirstStageConfig
+from farrank_first_stage.stages import open_first_stages
 from farrank_trec import Qrels, Run, rank, write_qrels, write_queries, write_run
 
 # The most sentences of a document: modules differ in size by a factor of a hundred.

@@ -36,15 +36,15 @@ from farrank_demo.questions import (
 )
 from farrank_exporters.export import export_ranker
 from farrank_exporters.texts import divide, python_documentation
+from farrank_indexes.document import Document
+from farrank_indexes.index_builder import build_index
+from farrank_indexes.pydoc_corpus import read_pydoc
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_runtimes.openvino_runtime import computes_bf16
-from farrank_server.indexing.document import Document
-from farrank_server.indexing.index_builder import build_index
-from farrank_server.indexing.pydoc_corpus import read_pydoc
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
 from farrank_training.training_run import Trained, train

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from farrank_server.config.json_schema import json_schema
 from farrank_server.config.schema import RankerConfig
 from farrank_server.config.server_config import config_schema
+from farrank_settings.json_schema import json_schema
 
 FOLDER = Path(__file__).parent
 WRITTEN = FOLDER / "farrank" / "values.schema.json"

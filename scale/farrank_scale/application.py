@@ -15,12 +15,12 @@ from farrank_scale.autoscaling import BacklogPolicy
 from farrank_scale.proxied import IMPORT_PATH
 from farrank_scale.replica import FarrankHttpReplica, FarrankReplica
 from farrank_scale.routing import AnyNodeRouter
-from farrank_server.config import sources
-from farrank_server.config.checked import Checked, above_0, at_least, between
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.server_config import build_config
-from farrank_server.config.sources import Setting, build
+from farrank_settings import sources
+from farrank_settings.checked import Checked, above_0, at_least, between
+from farrank_settings.errors import ConfigError
+from farrank_settings.sources import Setting, build
 
 DEPLOYMENT = "farrank"
 

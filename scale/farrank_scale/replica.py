@@ -11,17 +11,17 @@ import ray
 from ray import serve
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from farrank_calls.errors import InvalidArgument
+from farrank_calls.telemetry.log_output import configure_logging
 from farrank_scale.autoscaling import METRIC
 from farrank_scale.proxied import METHODS
 from farrank_server.config.schema import ServerConfig
-from farrank_server.errors import InvalidArgument
 from farrank_server.http.listen import HttpListener
 from farrank_server.listen import SEARCHES, GrpcListener, health_of
 from farrank_server.metrics import Metrics
 from farrank_server.replica import Replica
 from farrank_server.run import set_process_up
 from farrank_server.service.methods import SERVICE
-from farrank_server.telemetry.log_output import configure_logging
 from farrank_server.wire.handlers import refuse
 from farrank_server.wire.standard_services import Health, reflections
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import grpc
 
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import TlsConfig
+from farrank_settings.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from grpc_health.v1 import health
 
 from farrank_server.access.keys import Keys
 from farrank_server.certificates import Certificates
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.metrics import Metrics
 from farrank_server.service.methods import SERVICE
 from farrank_server.wire.handlers import BEYOND_BYTES, places_for_calls
 from farrank_server.wire.metadata import MAX_METADATA_BYTES
 from farrank_server.wire.standard_services import LIVENESS, ROOM, Health, reflection_handlers, reflections
+from farrank_settings.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

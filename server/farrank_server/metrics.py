@@ -11,11 +11,11 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from farrank_calls.errors import DroppedAt, FarrankError, RateExceeded, Reason, Unauthenticated
+from farrank_calls.fairness.fair_order import Priority
+from farrank_calls.telemetry.log_output import dropped_lines
 from farrank_runtimes.runtime_table import installed_version
-from farrank_server.batching.fair_order import Priority
 from farrank_server.config.schema import SECONDS, LimitsConfig, ObjectiveConfig
-from farrank_server.errors import DroppedAt, FarrankError, RateExceeded, Reason, Unauthenticated
-from farrank_server.telemetry.log_output import dropped_lines
 
 Buckets = tuple[float, ...]
 

@@ -10,9 +10,12 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from farrank_first_stage import IndexDescription
+from farrank_first_stage.config import FirstStageConfig, IndexConfig
+from farrank_first_stage.kinds import Configured, QueryEncoder, key_of, kind_named
+from farrank_first_stage.stages import open_first_stages
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory
 from farrank_server.access.keys import Keys
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.engine import Engine
@@ -20,13 +23,10 @@ from farrank_server.engine.query_encoders import EngineEncoders
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loaded import Scorer
 from farrank_server.engine.rankers.loading import check_names, load_rankers
-from farrank_server.first_stage import IndexDescription
-from farrank_server.first_stage.config import FirstStageConfig, IndexConfig
-from farrank_server.first_stage.kinds import Configured, QueryEncoder, key_of, kind_named
-from farrank_server.first_stage.stages import open_first_stages
 from farrank_server.metrics import Metrics
 from farrank_server.replica import check
 from farrank_server.run import pid_file_held
+from farrank_settings.errors import ConfigError
 
 Encoders = Callable[[str], Awaitable[QueryEncoder]]
 

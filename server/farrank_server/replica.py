@@ -10,11 +10,12 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING
 
+from farrank_first_stage.lucene_host import SearchState
+from farrank_first_stage.stages import check_indexes, open_first_stages
 from farrank_server.access.key_file import read_keys
 from farrank_server.access.keys import Keys
 from farrank_server.access.token_file import TokenFile, read_token
 from farrank_server.certificates import Certificates, read_certificates
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.engine import Engine
@@ -22,8 +23,6 @@ from farrank_server.engine.query_encoders import EngineEncoders
 from farrank_server.engine.ranker_metrics import show_ranker
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import check_rankers, load_rankers
-from farrank_server.first_stage.lucene_host import SearchState
-from farrank_server.first_stage.stages import check_indexes, open_first_stages
 from farrank_server.listen import GrpcListener, check_port, host_and_port, is_loopback
 from farrank_server.metrics import Door, Metrics
 from farrank_server.metrics_page import PROBE_S, MetricsPage
@@ -35,6 +34,7 @@ from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire.few_files import keep_files_free
 from farrank_server.wire.handlers import handlers
 from farrank_server.wire.standard_services import LIVENESS
+from farrank_settings.errors import ConfigError
 
 if TYPE_CHECKING:
     from farrank_server.http.listen import HttpListener
@@ -124,7 +124,7 @@ class Replica:
         tracing = None
         if config.tracing.endpoint is not None:
             # Imported here because it is an optional extra, and a server without tracing should not load it.
-            from farrank_server.telemetry.tracing import Tracing
+            from farrank_calls.telemetry.tracing import Tracing
 
             tracing = Tracing(config.tracing, "farrank")
             opened.push_async_callback(asyncio.to_thread, tracing.close)

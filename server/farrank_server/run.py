@@ -14,10 +14,10 @@ from typing import NoReturn
 
 from prometheus_client import disable_created_metrics
 
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
 from farrank_server.pid_file import PidFile, Reloads, held
 from farrank_server.replica import Replica
+from farrank_settings.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from farrank_bench.first_stages import latencies_ms, search_all
 from farrank_bench.first_stages import test_sets as sets_of
 from farrank_bench.large_collection import QUERY_RANKS, QUERY_TERMS, Built, generated_lines, queries, word
-from farrank_server.first_stage.config import FirstStageConfig
-from farrank_server.first_stage.stages import FirstStages
+from farrank_first_stage.config import FirstStageConfig
+from farrank_first_stage.stages import FirstStages
 from support.memory_first_stage import MemoryFirstStage
 
 

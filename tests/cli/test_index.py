@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.commands import index
-from farrank_server.config.errors import ConfigError
-from farrank_server.indexing.document import Document
-from farrank_server.indexing.index_builder import Options
-from farrank_server.indexing.index_process import IndexingError
+from farrank_indexes.document import Document
+from farrank_indexes.index_builder import Options
+from farrank_indexes.index_process import IndexingError
+from farrank_settings.errors import ConfigError
 
 if TYPE_CHECKING:
     from support.commands import Outcome

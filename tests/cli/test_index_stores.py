@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from farrank_cli.commands import index
+from farrank_indexes.encodings_store import EncodingsStore
+from farrank_indexes.index_builder import Options
+from farrank_indexes.index_folder import Scratch
+from farrank_indexes.index_manifest import IndexManifest, read_manifest
+from farrank_indexes.token_store import TokenStore, key_of
+from farrank_lucene.jvm import child_environment
 from farrank_rankers.files.open import open_reader
-from farrank_server.indexing.index_builder import Options
-from farrank_server.indexing.index_folder import Scratch
-from farrank_server.java_process.jvm import child_environment
-from farrank_server.stores.encodings_store import EncodingsStore
-from farrank_server.stores.index_manifest import IndexManifest, read_manifest
-from farrank_server.stores.token_store import TokenStore, key_of
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -137,7 +137,7 @@ def test_encodings_lucene_and_manifest_stay_in_step(
     change = ["index", tmp_path / "b.jsonl", "--append", *encode, "--out", out]
     same = [*change, "--replace", "--delete", deleted]
     with monkeypatch.context() as patch:
-        patch.setattr("farrank_server.indexing.index_builder._BATCH_DOCUMENTS", 2)
+        patch.setattr("farrank_indexes.index_builder._BATCH_DOCUMENTS", 2)
         patch.setattr(index, "Options", partial(Options, save_every_s=0.0))
         patch.setattr(Scratch, "save", interrupted_at(2))
         assert farrank(*same).exit_code == 130
@@ -197,8 +197,8 @@ def interrupted_at(number: int) -> Callable[[Scratch, Mapping[str, Any]], None]:
 
 LUCENE = """
 import json, sys
-from farrank_server.first_stage.lucene_fields import ID, PLACE, VECTOR, java
-from farrank_server.java_process.jvm import start_jvm
+from farrank_lucene.lucene_fields import ID, PLACE, VECTOR, java
+from farrank_lucene.jvm import start_jvm
 
 def held(folder, vectors):
     path = java("java.nio.file.Paths").get(folder)

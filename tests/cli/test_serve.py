@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.commands import serve
+from farrank_first_stage.bm25 import Bm25Config
 from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.config.server_config import build_config
-from farrank_server.first_stage.bm25 import Bm25Config
 
 if TYPE_CHECKING:
     from support.commands import Outcome

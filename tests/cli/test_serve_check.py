@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.main import main
+from farrank_indexes.index_manifest import read_manifest
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
 from farrank_server.access.key_file import END_MARK
-from farrank_server.stores.index_manifest import read_manifest
 
 if TYPE_CHECKING:
     from support.commands import Outcome

@@ -17,8 +17,8 @@ from farrank_demo.documentation_pairs import (
     write_candidates,
     write_texts,
 )
-from farrank_server.indexing.document import Document
-from farrank_server.indexing.index_builder import build_index
+from farrank_indexes.document import Document
+from farrank_indexes.index_builder import build_index
 from farrank_training.training_set import judged_set
 from farrank_trec import read_qrels, read_queries, read_run
 

@@ -14,10 +14,10 @@ from transformers import AutoConfig, AutoModel
 from farrank_cli.terminated import sigterm_interrupts
 from farrank_demo.questions import load_questions
 from farrank_demo.train_demo import Course, Lesson, fifteen_minutes, run_course
+from farrank_indexes.document import Document
+from farrank_indexes.index_builder import build_index
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.files.open import open_ranker
-from farrank_server.indexing.document import Document
-from farrank_server.indexing.index_builder import build_index
 from farrank_training.configuration import TrainingConfig
 
 MODULES = ("bisect", "calendar", "heapq", "pprint", "queue", "sched", "shutil", "textwrap", "zlib")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from farrank_server.errors import Reason
+from farrank_calls.errors import Reason
 from farrank_server.metrics import Metrics
 from support.documentation import ROOT
 from support.helm_chart import ALL, Manifest, Rendered, Values

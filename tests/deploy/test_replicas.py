@@ -12,10 +12,10 @@ import pytest
 import yaml
 from helm_python import Chart
 
+from farrank_calls.telemetry.config import LoggingConfig
 from farrank_server.config.schema import DeviceConfig, ListenConfig, ServerConfig
 from farrank_server.replica import CUT_GRACE_S
 from farrank_server.service.methods import SERVICE
-from farrank_server.telemetry.config import LoggingConfig
 from support.documentation import ROOT, Dockerfile
 from support.helm_chart import ALL, CHART, VALUES, Manifest, Rendered, Values, arguments, served
 

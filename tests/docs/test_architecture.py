@@ -34,7 +34,7 @@ def test_the_glossary_is_short() -> None:
 
 
 def test_the_rooms_are_those_of_the_import_contract() -> None:
-    drawn = set(re.findall(r"[a-z]+", section("Rooms").partition("```text")[2].partition("```")[0]))
+    drawn = set(re.findall(r"[a-z_]+", section("Rooms").partition("```text")[2].partition("```")[0]))
 
     rooms = {path.parent.parent.name for path in ROOT.glob("*/*/__init__.py")} - {"tests", "dashboards"}
     assert drawn == rooms

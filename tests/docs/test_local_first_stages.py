@@ -7,9 +7,9 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from farrank_server.config import sources
+from farrank_first_stage.kinds import kind_named
 from farrank_server.config.server_config import build_config
-from farrank_server.first_stage.kinds import kind_named
+from farrank_settings import sources
 
 PAGE = (Path(__file__).parents[2] / "docs" / "local-first-stages.md").read_text(encoding="utf-8")
 OPTIONS = {"bm25, rm3, doc2query": "rm3", "impact": "impact", "dense": "dense", "fusion": "fusion"}

@@ -8,9 +8,9 @@ import pytest
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
+from farrank_calls.errors import DroppedAt, Reason
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client
-from farrank_server.errors import DroppedAt, Reason
 from farrank_server.metrics import BATCH_FAILURES, Metrics
 
 ROOT = Path(__file__).parents[2]

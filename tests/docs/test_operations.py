@@ -6,13 +6,13 @@ from typing import Any
 
 import yaml
 
+from farrank_calls.errors import Reason
+from farrank_calls.telemetry.log_output import dropped_lines
+from farrank_first_stage.kinds import INDEX_KINDS
+from farrank_first_stage.lucene_host import SearchState
 from farrank_server.config.schema import ServerConfig
-from farrank_server.config.sources import keys_of
-from farrank_server.errors import Reason
-from farrank_server.first_stage.kinds import INDEX_KINDS
-from farrank_server.first_stage.lucene_host import SearchState
 from farrank_server.metrics import BATCH_FAILURES
-from farrank_server.telemetry.log_output import dropped_lines
+from farrank_settings.sources import keys_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from farrank_client import AsyncClient, Document, RetryPolicy
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.replica import Replica
+from farrank_settings.errors import ConfigError
 from support.exported_rankers import export_into
 from support.sentence_modules import Pooling, StaticEmbedding, Transformer
 from support.tiny_tokenizers import save_tokenizer, wordpiece

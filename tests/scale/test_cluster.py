@@ -22,9 +22,9 @@ from farrank_cli.exit_codes import TRY_AGAIN
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, FarrankError, RetryPolicy
 from farrank_client.errors import DeadlineExceeded, ResourceExhausted
-from farrank_server.config import sources
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
+from farrank_settings import sources
+from farrank_settings.errors import ConfigError
 from support.commands import Outcome
 from support.waiting import when
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from farrank_client import Client
-from farrank_server.config import sources
 from farrank_server.config.schema import ServerConfig
+from farrank_settings import sources
 from support import forked
 from support.commands import Outcome
 

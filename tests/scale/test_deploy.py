@@ -12,8 +12,8 @@ import pytest
 
 from farrank_client import Client
 from farrank_client.errors import NotFound
-from farrank_server.config import sources
 from farrank_server.config.schema import ServerConfig
+from farrank_settings import sources
 from support.commands import Outcome
 from support.waiting import when
 

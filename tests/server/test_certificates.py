@@ -14,9 +14,9 @@ import pytest
 import trustme
 
 from farrank_client import AsyncClient, RetryPolicy, Tls, Unavailable
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import HttpConfig, ListenConfig, RankerConfig, ServerConfig, TlsConfig
 from farrank_server.replica import Replica
+from farrank_settings.errors import ConfigError
 from support.tls_files import TlsFiles
 
 

@@ -10,11 +10,11 @@ import grpc
 import pytest
 import trustme
 
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import LimitsConfig, ListenConfig, TlsConfig
 from farrank_server.listen import GrpcListener
 from farrank_server.metrics import Metrics
 from farrank_server.metrics_page import MetricsPage
+from farrank_settings.errors import ConfigError
 from support.tls_files import TlsFiles
 
 

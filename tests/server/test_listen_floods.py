@@ -12,9 +12,9 @@ import pytest
 from hyperframe.frame import PingFrame
 
 import farrank_cli.spawn
-from farrank_server.batching.fair_order import NOBODY
+from farrank_calls.fairness.fair_order import NOBODY
+from farrank_calls.fairness.shared_room import SharedRoom
 from farrank_server.config.schema import LimitsConfig, ListenConfig
-from farrank_server.engine.admission.shared_room import SharedRoom
 from farrank_server.listen import MAX_STREAMS, GrpcListener
 from farrank_server.service.methods import SERVICE
 from farrank_server.wire.metadata import MAX_METADATA_BYTES

@@ -14,11 +14,11 @@ import pytest
 
 from farrank_server import metrics_page
 from farrank_server.access.token_file import TokenFile
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ListenConfig, ServerConfig
 from farrank_server.metrics import Metrics
 from farrank_server.metrics_page import MOST_CONNECTIONS, MetricsPage
 from farrank_server.replica import check
+from farrank_settings.errors import ConfigError
 
 
 @pytest.fixture

@@ -20,17 +20,17 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client
+from farrank_first_stage import lucene_host
+from farrank_first_stage.bm25 import Bm25Config
+from farrank_first_stage.config import FirstStageConfig
+from farrank_indexes.document import Document
+from farrank_indexes.index_builder import Options, Store, change_index
+from farrank_indexes.token_store import TokensOf, key_of
 from farrank_rankers.files.open import open_reader
 from farrank_rankers.tokenizer import TokenizerFiles
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ListenConfig, RankerConfig, ServerConfig
-from farrank_server.first_stage import lucene_host
-from farrank_server.first_stage.bm25 import Bm25Config
-from farrank_server.first_stage.config import FirstStageConfig
-from farrank_server.indexing.document import Document
-from farrank_server.indexing.index_builder import Options, Store, change_index
 from farrank_server.replica import Replica
-from farrank_server.stores.token_store import TokensOf, key_of
+from farrank_settings.errors import ConfigError
 from support.engine_bench import until
 from support.kept_index import kept_index
 

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
+from farrank_calls.errors import Unavailable
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokens import EncoderInput
@@ -28,7 +29,6 @@ from farrank_server.config.schema import DeviceConfig, HttpConfig, ListenConfig,
 from farrank_server.engine.call import ActiveCall
 from farrank_server.engine.device import supervision, watchdog
 from farrank_server.engine.device.device_loop import DeviceState
-from farrank_server.errors import Unavailable
 from farrank_server.listen import GrpcListener
 from farrank_server.replica import Replica
 from support.engine_bench import POISON, POISON_ID, TEXTS, Faulty, until

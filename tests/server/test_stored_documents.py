@@ -15,18 +15,18 @@ import pytest_asyncio
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
+from farrank_first_stage.bm25 import Bm25Config
+from farrank_first_stage.config import FirstStageConfig
+from farrank_first_stage.fusion import FusionConfig
+from farrank_indexes.chunk_encoder import ChunkEncoder
+from farrank_indexes.encodings_store import SCORE_WITHIN, EncodingsOf
+from farrank_indexes.index_builder import Store
+from farrank_indexes.token_store import TokensOf, key_of
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker, open_reader
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import LimitsConfig, ListenConfig, RankerConfig, ServerConfig
-from farrank_server.first_stage.bm25 import Bm25Config
-from farrank_server.first_stage.config import FirstStageConfig
-from farrank_server.first_stage.fusion import FusionConfig
-from farrank_server.indexing.chunk_encoder import ChunkEncoder
-from farrank_server.indexing.index_builder import Store
 from farrank_server.replica import Replica
-from farrank_server.stores.encodings_store import SCORE_WITHIN, EncodingsOf
-from farrank_server.stores.token_store import TokensOf, key_of
+from farrank_settings.errors import ConfigError
 from support.kept_index import copy_with, kept_index
 
 QUERY = "where does the river rise"

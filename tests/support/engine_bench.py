@@ -11,7 +11,6 @@ from typing import Generic, TypeVar
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoding, Runtime
-from farrank_server.batching.batcher import Batcher
 from farrank_server.config.schema import (
     BatchingConfig,
     DeviceConfig,
@@ -19,6 +18,7 @@ from farrank_server.config.schema import (
     RankerConfig,
     ServerConfig,
 )
+from farrank_server.engine.batcher import Batcher
 from farrank_server.engine.call import QueuedInput, RerankCall, RerankResult, brought
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.work_queue import Inputs

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from farrank_server.indexing.document import Document
-from farrank_server.indexing.index_builder import Options, Store, build_index
-from farrank_server.stores.index_manifest import read_manifest
+from farrank_indexes.document import Document
+from farrank_indexes.index_builder import Options, Store, build_index
+from farrank_indexes.index_manifest import read_manifest
 
 
 def kept_index(folder: Path, texts: dict[str, str], stores: Sequence[Store]) -> Path:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farrank_server.batching.fair_order import NOBODY, Account
-from farrank_server.first_stage import Candidate, FirstStage, IndexDescription
-from farrank_server.first_stage.config import FirstStageConfig
-from farrank_server.first_stage.stages import FirstStages
+from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_first_stage import Candidate, FirstStage, IndexDescription
+from farrank_first_stage.config import FirstStageConfig
+from farrank_first_stage.stages import FirstStages
 from farrank_server.service.indexes import Indexes, OpenIndexes
 from support.engine_bench import Bench
 

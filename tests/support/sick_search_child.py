@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from farrank_server.first_stage import heap_watch, search_child
-from farrank_server.first_stage.heap_watch import Heap, HeapWatch
-from farrank_server.first_stage.lucene_host import SearchProcess
-from farrank_server.first_stage.lucene_rankings import ranked
-from farrank_server.java_process.jvm import start_jvm
+from farrank_first_stage import search_child
+from farrank_first_stage.lucene_host import SearchProcess
+from farrank_first_stage.lucene_rankings import ranked
+from farrank_lucene import heap_watch
+from farrank_lucene.heap_watch import Heap, HeapWatch
+from farrank_lucene.jvm import start_jvm
 
 HEAP_MIB = 64
 

@@ -23,12 +23,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from farrank_calls.fairness import reader_threads
 from farrank_cli.main import main
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.choose import ServableRanker
 from farrank_runtimes.runtime import DeviceLost, Encoding, OutOfMemory
 from farrank_server.config.schema import RankerConfig, ServerConfig
-from farrank_server.engine import reader_threads, tokenization
+from farrank_server.engine import tokenization
 from farrank_server.engine.device.device_loop import DeviceLoop
 from farrank_server.engine.rankers import loading
 from support import sick_search_child

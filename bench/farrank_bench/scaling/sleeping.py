@@ -19,19 +19,19 @@ import grpc
 import torch
 
 from farrank_bench.scaling.calls import MAX_TOKENS, QUERY_TOKENS, SPECIAL_TOKENS
+from farrank_calls.telemetry.config import LoggingConfig
 from farrank_rankers.family import EvidenceKind
 from farrank_rankers.features import Features
 from farrank_rankers.files.open import Overrides, open_reader
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.choose import ServableRanker
 from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoded
-from farrank_server.config.checked import at_least
 from farrank_server.config.schema import BatchingConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.engine.rankers import loading
 from farrank_server.listen import GrpcListener
 from farrank_server.replica import Replica
 from farrank_server.run import set_process_up
-from farrank_server.telemetry.config import LoggingConfig
+from farrank_settings.checked import at_least
 
 # Only this ranker's reader is used.
 SOURCE = "embedded:firstp"

@@ -115,8 +115,8 @@ def _version(package: str) -> str | None:
 
 def _search() -> Search:
     """Find the dependencies of a Lucene index. Neither Java nor pyserini is started."""
-    from farrank_server.config.errors import ConfigError
-    from farrank_server.java_process.jvm import child_environment, java_home
+    from farrank_lucene.jvm import child_environment, java_home
+    from farrank_settings.errors import ConfigError
 
     missing: list[str] = []
     home: Path | None = None

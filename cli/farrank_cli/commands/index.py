@@ -12,15 +12,15 @@ from typing import IO, get_args
 from farrank_cli.exit_codes import DONE, REFUSED, CommandError, told_in_a_line
 from farrank_cli.flags import DOCUMENT_FIELDS, count, document_fields, flag
 from farrank_cli.terminal import Progress, counted
+from farrank_indexes.document import CollectionError, Document
+from farrank_indexes.index_builder import Options, Store, build_index, change_index
+from farrank_indexes.index_process import IndexingError
+from farrank_indexes.pydoc_corpus import read_pydoc
+from farrank_indexes.token_store import TokensOf
 from farrank_rankers.errors import RankerError
 from farrank_rankers.files.open import open_reader
 from farrank_runtimes.runtime import Precision, PrecisionAbsent, RuntimeAbsent
-from farrank_server.config.errors import ConfigError
-from farrank_server.indexing.document import CollectionError, Document
-from farrank_server.indexing.index_builder import Options, Store, build_index, change_index
-from farrank_server.indexing.index_process import IndexingError
-from farrank_server.indexing.pydoc_corpus import read_pydoc
-from farrank_server.stores.token_store import TokensOf
+from farrank_settings.errors import ConfigError
 from farrank_trec import read_documents
 from farrank_trec.errors import InputError
 from farrank_trec.lines import check_id, json_object, numbered_lines
@@ -155,8 +155,8 @@ def _stores(args: argparse.Namespace) -> list[Store]:
             stores[store.key] = store
     if args.encode:
         # Imported here: an index without vectors needs no torch.
-        from farrank_server.indexing.chunk_encoder import ChunkEncoder
-        from farrank_server.stores.encodings_store import EncodingsOf
+        from farrank_indexes.chunk_encoder import ChunkEncoder
+        from farrank_indexes.encodings_store import EncodingsOf
 
         with _named_flag("--encode", args.encode):
             source = args.encode

@@ -12,7 +12,7 @@ from farrank_cli.exit_codes import DONE, told_in_a_line
 from farrank_cli.flags import add_commands, flag, listed, positive
 from farrank_cli.terminal import print_columns
 from farrank_server.access.key_file import KeyConfig, add_key, read_keys, revoke_key
-from farrank_server.config.errors import ConfigError
+from farrank_settings.errors import ConfigError
 
 _ACTIONS = {
     "new": "make a key, store its digest in the file, and print it once",

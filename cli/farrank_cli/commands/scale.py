@@ -13,8 +13,8 @@ from farrank_cli.exit_codes import DONE, REFUSED, TRY_AGAIN, CommandError, told_
 from farrank_cli.flags import add_commands, at_least, flag, not_negative, positive
 from farrank_client import Client
 from farrank_client.errors import FarrankError
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.server_config import build_config
+from farrank_settings.errors import ConfigError
 
 HEALTHY_S = 30.0
 

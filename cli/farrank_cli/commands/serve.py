@@ -13,11 +13,11 @@ from farrank_cli.exit_codes import DONE, told_in_a_line
 from farrank_cli.flags import flag, pair
 from farrank_cli.terminal import counted
 from farrank_rankers.errors import RankerError
-from farrank_server.config import sources as config_sources
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.server_config import build_config
-from farrank_server.config.sources import EVERY, Setting
+from farrank_settings import sources as config_sources
+from farrank_settings.errors import ConfigError
+from farrank_settings.sources import EVERY, Setting
 
 if TYPE_CHECKING:
     from farrank_server.engine.rankers.loaded import LoadedRanker
@@ -93,8 +93,8 @@ def run(args: argparse.Namespace) -> int:
     ModuleNotFoundError if the server extra is not installed.
     """
     # Imported first: without the extra, messages about the configuration would not help.
+    from farrank_calls.telemetry.log_output import configure_logging
     from farrank_server.run import run as serve
-    from farrank_server.telemetry.log_output import configure_logging
 
     with told_in_a_line(ConfigError):
         settings = read_settings(args, os.environ)

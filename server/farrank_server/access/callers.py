@@ -8,10 +8,7 @@ from types import TracebackType
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from farrank_server.access.key_file import KeyConfig
-from farrank_server.access.rates import Bucket
-from farrank_server.batching.fair_order import NOBODY, Account
-from farrank_server.errors import (
+from farrank_calls.errors import (
     FarrankError,
     Internal,
     InvalidArgument,
@@ -19,6 +16,9 @@ from farrank_server.errors import (
     PermissionDenied,
     RateExceeded,
 )
+from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_server.access.key_file import KeyConfig
+from farrank_server.access.rates import Bucket
 from farrank_server.metrics import Metrics
 
 # An IPv6 network counts as one caller: its hosts choose their addresses freely in it (RFC 8981).

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from farrank_server.config import sources
-from farrank_server.config.checked import Checked, above_0, between, must
-from farrank_server.config.errors import ConfigError
+from farrank_settings import sources
+from farrank_settings.checked import Checked, above_0, between, must
+from farrank_settings.errors import ConfigError
 
 PREFIX = "farrank_"
 KEY_BYTES = 32

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
 
+from farrank_calls.errors import FarrankError, Unauthenticated, without_words
 from farrank_server.access.callers import ANYONE, Entry, KeyHolder
 from farrank_server.access.key_file import KeyConfig, digest_of, read_keys
 from farrank_server.access.rates import Bucket
 from farrank_server.certificates import state_of
-from farrank_server.config.errors import ConfigError
-from farrank_server.errors import FarrankError, Unauthenticated, without_words
 from farrank_server.metrics import Metrics
+from farrank_settings.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

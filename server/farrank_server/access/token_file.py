@@ -5,7 +5,7 @@ import hmac
 from contextlib import suppress
 from pathlib import Path
 
-from farrank_server.config.errors import ConfigError
+from farrank_settings.errors import ConfigError
 
 MOST_CHARACTERS = 4096
 

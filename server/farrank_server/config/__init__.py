@@ -1,1 +1,1 @@
-"""The configuration: its tree (`schema`), and how files, the environment and flags set it (`sources`)."""
+"""The configuration of a server: its tree (`schema`), and how it is built (`server_config`)."""

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from farrank_calls.telemetry.config import LoggingConfig, TracingConfig
+from farrank_first_stage.config import FirstStageConfig
 from farrank_rankers.files.open import Overrides
 from farrank_runtimes.runtime import Packing, Precision
 from farrank_runtimes.runtime_table import AUTO, RUNTIMES
-from farrank_server.config.checked import Checked, above_0, at_least, between, must
-from farrank_server.first_stage.config import FirstStageConfig
-from farrank_server.telemetry.config import LoggingConfig, TracingConfig
+from farrank_settings.checked import Checked, above_0, at_least, between, must
 
 # Bounds of the time histograms: 1 ms to 10 s, three a decade, and twice as many where latency objectives lie.
 MILLISECONDS = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 200, 350, 500, 750, 1e3, 1.5e3, 2e3, 3.5e3, 5e3, 1e4)

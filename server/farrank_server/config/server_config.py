@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from farrank_server.config.json_schema import Schema, json_schema
+from farrank_first_stage.kinds import INDEX_KINDS
 from farrank_server.config.schema import ServerConfig
-from farrank_server.config.sources import Setting, build
-from farrank_server.first_stage.kinds import INDEX_KINDS
+from farrank_settings.json_schema import Schema, json_schema
+from farrank_settings.sources import Setting, build
 
 
 def build_config(settings: Iterable[Setting]) -> ServerConfig:

@@ -7,17 +7,17 @@ from operator import add, attrgetter
 
 import numpy as np
 
+from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
+from farrank_indexes.stored_documents import Cut, Spans
 from farrank_rankers.ensemble import mean_score
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
-from farrank_server.batching.batcher import Queued
-from farrank_server.batching.fair_order import NOBODY, Account
 from farrank_server.engine.admission.reservations import Reservation
+from farrank_server.engine.batcher import Queued
 from farrank_server.engine.rankers.document_cache import KnownDocuments
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.engine.stored import NOTHING, Source, Sources
-from farrank_server.stores.stored_documents import Cut, Spans
-from farrank_server.telemetry.call_record import NO_CALL, CallRecord
 
 # A text's score depends on its place in a batch from the seventh digit on. After rounding, equal documents
 # have equal scores and keep the order in which they came.

@@ -11,9 +11,11 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from farrank_calls.errors import DeadlineExceeded, NotFound, Reason, Unavailable
+from farrank_calls.fairness.fair_order import NOBODY, Account, Priority
+from farrank_calls.telemetry.call_record import current
 from farrank_rankers.errors import ReadingStopped
 from farrank_runtimes.runtime import forget_locals
-from farrank_server.batching.fair_order import NOBODY, Account, Priority
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
@@ -25,9 +27,7 @@ from farrank_server.engine.ranker_metrics import count_answer
 from farrank_server.engine.rankers.document_cache import DocumentCache, KnownDocuments
 from farrank_server.engine.rankers.loaded import LoadedRanker, Scorer
 from farrank_server.engine.tokenization import TokenizerPool
-from farrank_server.errors import DeadlineExceeded, NotFound, Reason, Unavailable
 from farrank_server.metrics import Metrics
-from farrank_server.telemetry.call_record import current
 
 # The assumed speed of one tokenizer thread before any measurement, in characters per second.
 INITIAL_READING_PER_S = 1_000_000.0
@@ -114,7 +114,7 @@ class Engine:
         """Score all documents of a call. Its admission replaces the reservation `reserved`.
 
         `on_admitted` is called as soon as the call is admitted and its texts are counted.
-        Raises: the errors of `farrank_server.errors`; CancelledError if the caller has gone. In both cases
+        Raises: the errors of `farrank_calls.errors`; CancelledError if the caller has gone. In both cases
         nothing more of the call reaches the device.
         """
         members = self.scorer(call.ranker).members

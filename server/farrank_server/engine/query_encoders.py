@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from farrank_server.batching.fair_order import NOBODY, Account
-from farrank_server.config.errors import ConfigError
-from farrank_server.errors import InvalidArgument, NotFound
-from farrank_server.first_stage.kinds import QueryEncoder
+from farrank_calls.errors import InvalidArgument, NotFound
+from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_first_stage.kinds import QueryEncoder
+from farrank_settings.errors import ConfigError
 
 if TYPE_CHECKING:
     from farrank_server.config.schema import ServerConfig

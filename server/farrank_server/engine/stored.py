@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farrank_server.stores.stored_documents import DocumentStores, StoredEncodings, StoredTokens
+from farrank_indexes.stored_documents import DocumentStores, StoredEncodings, StoredTokens
 
 if TYPE_CHECKING:
     from farrank_server.engine.rankers.loaded import LoadedRanker

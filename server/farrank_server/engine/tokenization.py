@@ -10,12 +10,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from farrank_calls.errors import Internal, InvalidArgument
+from farrank_calls.fairness.fair_order import Account
+from farrank_calls.fairness.reader_threads import TICK_S, ReaderHung, ReaderThreads
+from farrank_indexes.stored_documents import Cut, EncodedDocument, StoredTokens
 from farrank_rankers.chunking import readable_tokens
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.features import Features
 from farrank_rankers.reader import ChunkFramer
 from farrank_rankers.tokens import TokenizedText
-from farrank_server.batching.fair_order import Account
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import (
     READING_QUANTUM_S,
@@ -25,10 +28,7 @@ from farrank_server.engine.admission.reservations import (
 )
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, Tally
 from farrank_server.engine.rankers.loaded import LoadedRanker
-from farrank_server.engine.reader_threads import TICK_S, ReaderHung, ReaderThreads
 from farrank_server.engine.stored import Source
-from farrank_server.errors import Internal, InvalidArgument
-from farrank_server.stores.stored_documents import Cut, EncodedDocument, StoredTokens
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from farrank_calls.fairness.fair_order import Account
+from farrank_calls.fairness.shared_room import SharedRoom
 from farrank_server.access.callers import account_of_peer
-from farrank_server.batching.fair_order import Account
-from farrank_server.engine.admission.shared_room import SharedRoom
 from farrank_server.http.connection import UNREAD_S, Connection
 from farrank_server.metrics import Metrics
 from farrank_server.service.connections import peer_name

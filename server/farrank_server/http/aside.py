@@ -5,9 +5,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from farrank_server.batching.fair_order import Account
-from farrank_server.batching.fair_queue import FairSlots
-from farrank_server.errors import DeadlineExceeded
+from farrank_calls.errors import DeadlineExceeded
+from farrank_calls.fairness.fair_order import Account
+from farrank_calls.fairness.fair_queue import FairSlots
 
 Value = TypeVar("Value")
 

@@ -20,10 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from farrank_server.access.callers import Caller, Entry
-from farrank_server.batching.fair_order import Account
-from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import (
+from farrank_calls.errors import (
     DeadlineExceeded,
     DroppedAt,
     FarrankError,
@@ -33,6 +30,9 @@ from farrank_server.errors import (
     Unauthenticated,
     Unimplemented,
 )
+from farrank_calls.fairness.fair_order import Account
+from farrank_server.access.callers import Caller, Entry
+from farrank_server.config.schema import LimitsConfig
 from farrank_server.http.aside import SMALL_BYTES, Aside
 from farrank_server.http.json_bodies import JSON
 from farrank_server.metrics import Door

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from farrank_calls.errors import FarrankError, Unimplemented
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import FarrankError, Unimplemented
 from farrank_server.http.calls import PROTO, HttpCalls, media_type, refusal_headers, status_of
 from farrank_server.http.json_bodies import JSON, to_json
 from farrank_server.http.protobuf_json import message_of_json

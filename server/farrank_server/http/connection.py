@@ -19,9 +19,9 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from farrank_calls.telemetry.line_rate import LineRate
 from farrank_server.http.json_bodies import JSON, to_json
 from farrank_server.http.request_reader import Refused, RequestReader
-from farrank_server.telemetry.line_rate import LineRate
 
 log = logging.getLogger(__name__)
 

@@ -13,19 +13,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from farrank_calls.errors import Reason, Unavailable
+from farrank_calls.telemetry.call_record import REQUEST_ID, begin
+from farrank_page.routes import page_routes
 from farrank_server.config.schema import ServerConfig
-from farrank_server.errors import Reason, Unavailable
 from farrank_server.http import connect, openapi
 from farrank_server.http.calls import HttpCalls, refusal_headers
 from farrank_server.http.dialects import info
 from farrank_server.http.dialects import routes as dialects
 from farrank_server.http.dialects.models import Models
-from farrank_server.http.static_files import page_routes
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
 from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
-from farrank_server.telemetry.call_record import REQUEST_ID, begin
 from farrank_server.wire.standard_services import LATELY_S
 
 # The headers of answers that a page of another origin may read.

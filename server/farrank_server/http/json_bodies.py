@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
+from farrank_calls.errors import InvalidArgument
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import InvalidArgument
 from farrank_server.service.fields import DOCUMENT_ROOM_BYTES, MOST_FIELDS, PAUSE_S, PIECE_BYTES, SMALL_BYTES
 
 Body = TypeVar("Body")

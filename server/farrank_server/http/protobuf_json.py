@@ -17,8 +17,8 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from farrank_calls.errors import InvalidArgument
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import InvalidArgument
 from farrank_server.http.json_bodies import check_length, check_values, saying_what_is_no_text
 from farrank_server.service.fields import PAUSE_S, PIECE_BYTES, SMALL_BYTES
 

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_first_stage import Candidate, IndexDescription
 from farrank_rankers.family import ENSEMBLE, EvidenceKind
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.call import RerankResult, ScoredDocument
 from farrank_server.engine.rankers.loaded import LoadedEnsemble, Scorer
 from farrank_server.engine.stored import Sources
-from farrank_server.first_stage import Candidate, IndexDescription
 
 Described = TypeVar("Described", bound=Message)
 Response = pb.RerankResponse | pb.SearchAndRerankResponse

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Mapping, Sequence
 
+from farrank_calls.errors import Gone, InvalidArgument
+from farrank_first_stage import Candidate
+from farrank_first_stage.fusion import together
 from farrank_server.engine.call import Document, RerankCall
 from farrank_server.engine.rankers.loaded import Scorer
-from farrank_server.errors import Gone, InvalidArgument
-from farrank_server.first_stage import Candidate
-from farrank_server.first_stage.fusion import together
 from farrank_server.service.indexes import OpenIndexes
 
 # Limit on the unknown ids that an error names.

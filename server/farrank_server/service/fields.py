@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
+from farrank_calls.errors import InvalidArgument
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import InvalidArgument
 
 Parsed = TypeVar("Parsed", bound=Message)
 

@@ -13,10 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_runtimes.runtime import forget_locals
-from farrank_server.access.callers import Caller, Entry, by_address
-from farrank_server.access.keys import Header, Keys
-from farrank_server.errors import (
+from farrank_calls.errors import (
     DeadlineExceeded,
     FarrankError,
     Internal,
@@ -25,12 +22,15 @@ from farrank_server.errors import (
     Unauthenticated,
     without_words,
 )
+from farrank_calls.telemetry.call_record import CallRecord, Facts, current
+from farrank_calls.telemetry.line_rate import LineRate
+from farrank_runtimes.runtime import forget_locals
+from farrank_server.access.callers import Caller, Entry, by_address
+from farrank_server.access.keys import Header, Keys
 from farrank_server.metrics import Door, Metrics
-from farrank_server.telemetry.call_record import CallRecord, Facts, current
-from farrank_server.telemetry.line_rate import LineRate
 
 if TYPE_CHECKING:
-    from farrank_server.telemetry.tracing import Tracing
+    from farrank_calls.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
+from farrank_first_stage.stages import FirstStages
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.loaded import LoadedRanker
 from farrank_server.engine.stored import NOTHING, Sources
-from farrank_server.first_stage.stages import FirstStages
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from functools import partial
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_calls.fairness.fair_order import Account, Priority
+from farrank_calls.telemetry.call_record import CallRecord, current
 from farrank_server.access.callers import Caller
-from farrank_server.batching.fair_order import Account, Priority
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.call import Document, RerankCall, brought
 from farrank_server.engine.engine import Engine
@@ -17,7 +18,6 @@ from farrank_server.service import answers, validate
 from farrank_server.service.documents import of_candidates, of_ids, texts_of_results
 from farrank_server.service.indexes import Indexes, OpenIndexes
 from farrank_server.service.receiving import taken_over
-from farrank_server.telemetry.call_record import CallRecord, current
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 
@@ -32,7 +32,7 @@ class RerankService:
 
     Its methods have the names of the contract. `deadline_s` is a time of `time.monotonic`, or None if none is
     set. For a caller, rankers and indexes that it may not use do not exist: asking for one gets that answer,
-    and no answer mentions it. Each method raises the errors of `farrank_server.errors`, and CancelledError if
+    and no answer mentions it. Each method raises the errors of `farrank_calls.errors`, and CancelledError if
     the caller has disconnected.
     """
 

@@ -9,10 +9,10 @@ import asyncio
 from collections import Counter
 from functools import partial
 
+from farrank_calls.errors import FarrankError, Reason, ResourceExhausted
+from farrank_calls.fairness.fair_order import Account
+from farrank_calls.fairness.shared_room import OF_FREE, SharedRoom
 from farrank_server.access.callers import account_of_peer
-from farrank_server.batching.fair_order import Account
-from farrank_server.engine.admission.shared_room import OF_FREE, SharedRoom
-from farrank_server.errors import FarrankError, Reason, ResourceExhausted
 from farrank_server.metrics import Metrics
 
 _RETRY_AFTER_MS = 1000

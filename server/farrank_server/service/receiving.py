@@ -18,10 +18,10 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
 
-from farrank_server.batching.fair_order import Account
+from farrank_calls.errors import Reason, ResourceExhausted
+from farrank_calls.fairness.fair_order import Account
+from farrank_calls.fairness.shared_room import SharedRoom
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.engine.admission.shared_room import SharedRoom
-from farrank_server.errors import Reason, ResourceExhausted
 from farrank_server.metrics import Metrics
 
 # A caller may reserve as many bytes as are free: one caller alone gets half, and n callers get 1/(n+1) each,

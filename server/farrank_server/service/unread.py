@@ -10,11 +10,11 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 
+from farrank_calls.errors import Reason, ResourceExhausted
+from farrank_calls.fairness.fair_order import Account
+from farrank_calls.fairness.shared_room import SharedRoom
 from farrank_server.access.callers import account_of_peer
-from farrank_server.batching.fair_order import Account
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.engine.admission.shared_room import SharedRoom
-from farrank_server.errors import Reason, ResourceExhausted
 from farrank_server.metrics import Door, Metrics
 from farrank_server.service.connections import end_connection
 

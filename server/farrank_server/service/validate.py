@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_calls.errors import InvalidArgument, TooLarge
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import InvalidArgument, TooLarge
 from farrank_server.service.fields import long_work
 
 # After decoding this many characters, which takes some milliseconds, other tasks of the event loop run.

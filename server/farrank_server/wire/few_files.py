@@ -13,10 +13,10 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from farrank_calls.telemetry.line_rate import LineRate
 from farrank_server.access.callers import account_of_peer
 from farrank_server.metrics import Metrics
 from farrank_server.service.connections import peer_name
-from farrank_server.telemetry.line_rate import LineRate
 
 log = logging.getLogger(__name__)
 

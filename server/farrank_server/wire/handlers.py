@@ -11,15 +11,16 @@ import grpc
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from farrank_server.access.callers import Caller, account_of_peer
-from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import (
+from farrank_calls.errors import (
     DeadlineExceeded,
     DroppedAt,
     FarrankError,
     InvalidArgument,
     ResourceExhausted,
 )
+from farrank_calls.telemetry.call_record import REQUEST_ID, begin
+from farrank_server.access.callers import Caller, account_of_peer
+from farrank_server.config.schema import LimitsConfig
 from farrank_server.metrics import Door
 from farrank_server.service.fields import parsed_in_turn
 from farrank_server.service.guard import Guard
@@ -28,7 +29,6 @@ from farrank_server.service.open_calls import OpenCalls
 from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import Unread, UnreadAnswers
 from farrank_server.service.validate import too_large
-from farrank_server.telemetry.call_record import REQUEST_ID, begin
 from farrank_server.wire.metadata import Context, bounded_metadata, header_in
 
 # gRPC's key for the time after which the client may retry (gRFC A6); its clients honour it.

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from farrank_calls.telemetry.line_rate import LineRate
 from farrank_server.access.callers import account_of_peer
 from farrank_server.access.keys import Header
 from farrank_server.service.connections import end_connection
-from farrank_server.telemetry.line_rate import LineRate
 
 log = logging.getLogger(__name__)
 

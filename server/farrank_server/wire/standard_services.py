@@ -21,8 +21,8 @@ from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha._async import ReflectionServicer
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
+from farrank_calls.errors import DeadlineExceeded, FarrankError, InvalidArgument, ResourceExhausted
 from farrank_server.access.keys import Keys
-from farrank_server.errors import DeadlineExceeded, FarrankError, InvalidArgument, ResourceExhausted
 from farrank_server.service.fields import SMALL_BYTES
 from farrank_server.service.open_calls import OpenCalls
 from farrank_server.wire.handlers import refuse

@@ -13,6 +13,14 @@ import pytest
 import torch
 from tokenizers import Encoding, Tokenizer
 
+from farrank_calls.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
 from farrank_rankers.features import Features
 from farrank_rankers.features import batched as put_together
 from farrank_rankers.files.open import open_ranker
@@ -31,14 +39,6 @@ from farrank_server.engine.device.work_queue import Inbox, Message
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import load_rankers
-from farrank_server.errors import (
-    DeadlineExceeded,
-    Internal,
-    InvalidArgument,
-    NotFound,
-    ResourceExhausted,
-    Unavailable,
-)
 from farrank_server.metrics import Metrics
 from support.engine_bench import (
     POISON,

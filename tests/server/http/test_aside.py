@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from google.protobuf.message import Message
 
-from farrank_server.batching.fair_order import Account
-from farrank_server.batching.fair_queue import FairSlots
+from farrank_calls.fairness.fair_order import Account
+from farrank_calls.fairness.fair_queue import FairSlots
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.http import aside, connect
 from farrank_server.http.protobuf_json import message_of_json

@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from farrank_rankers.tokens import EncoderInput
-from farrank_server.access.callers import Caller
-from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import (
+from farrank_calls.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     FarrankError,
@@ -27,6 +24,9 @@ from farrank_server.errors import (
     Unavailable,
     Unimplemented,
 )
+from farrank_rankers.tokens import EncoderInput
+from farrank_server.access.callers import Caller
+from farrank_server.config.schema import LimitsConfig
 from farrank_server.http.calls import refusal_headers, status_of
 from farrank_server.http.connect import JsonExchange
 from farrank_server.http.dialects.routes import Exchange

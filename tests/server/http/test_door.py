@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import HttpConfig, LimitsConfig, ListenConfig, ServerConfig, TlsConfig
 from farrank_server.http.listen import HttpListener
 from farrank_server.replica import check
+from farrank_settings.errors import ConfigError
 from support.http_door import OpenDoor, Opened
 from support.tls_files import TlsFiles
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farrank_calls.errors import InvalidArgument
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import InvalidArgument
 from farrank_server.http import json_bodies
 from farrank_server.http.dialects.asked import RerankBody
 from farrank_server.http.dialects.score import ScoreBody

@@ -11,8 +11,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_calls.errors import InvalidArgument
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import InvalidArgument
 from farrank_server.http import protobuf_json
 from farrank_server.http.protobuf_json import message_of_json
 from farrank_server.service.fields import SMALL_BYTES

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_calls.errors import InvalidArgument
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import InvalidArgument
 from farrank_server.service import fields
 from farrank_server.service.fields import (
     MOST_FIELDS,

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from farrank_server.batching.fair_order import Account
+from farrank_calls.errors import Reason, ResourceExhausted
+from farrank_calls.fairness.fair_order import Account
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import Reason, ResourceExhausted
 from farrank_server.metrics import Metrics
 from farrank_server.service import receiving
 from farrank_server.service.receiving import ReceivingBudget, taken_over

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_calls.errors import InvalidArgument
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import InvalidArgument
 from farrank_server.service import validate
 
 LIMITS = LimitsConfig(max_documents=3, max_document_bytes=40, max_query_bytes=20)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from farrank_server.telemetry.log_output import JsonLines
+from farrank_calls.telemetry.log_output import JsonLines
 from support.keyed_doors import Doors, opened_doors
 
 Lines = Callable[[], list[dict[str, Any]]]

@@ -16,14 +16,14 @@ import grpc
 import pytest
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_calls.telemetry import line_rate
+from farrank_calls.telemetry.log_output import JsonLines, LineWriter, TextLines, dropped_lines
 from farrank_client import FarrankError, InvalidArgument
 from farrank_client.errors import from_grpc
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Encoding
 from farrank_server.metrics import Metrics
 from farrank_server.service import guard
-from farrank_server.telemetry import line_rate
-from farrank_server.telemetry.log_output import JsonLines, LineWriter, TextLines, dropped_lines
 from support.keyed_doors import Doors
 from support.waiting import until
 

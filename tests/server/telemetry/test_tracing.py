@@ -12,17 +12,17 @@ from pathlib import Path
 import grpc
 import pytest
 
+from farrank_calls.telemetry import tracing
+from farrank_calls.telemetry.call_record import CallRecord
+from farrank_calls.telemetry.config import TracingConfig
+from farrank_calls.telemetry.tracing import CallTrace, Tracing
 from farrank_rankers.tokens import EncoderInput
-from farrank_server.config.errors import ConfigError
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.server_config import build_config
-from farrank_server.config.sources import Setting
 from farrank_server.engine.call import RerankCall, brought
 from farrank_server.replica import check
-from farrank_server.telemetry import tracing
-from farrank_server.telemetry.call_record import CallRecord
-from farrank_server.telemetry.config import TracingConfig
-from farrank_server.telemetry.tracing import CallTrace, Tracing
+from farrank_settings.errors import ConfigError
+from farrank_settings.sources import Setting
 from support.engine_bench import QUERY, Faulty, opened_bench
 from support.otlp_collector import Collector, collecting
 from support.waiting import until

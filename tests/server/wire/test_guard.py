@@ -13,9 +13,7 @@ import pytest_asyncio
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
-from farrank_server.access.callers import Caller
-from farrank_server.config.schema import LimitsConfig, ListenConfig
-from farrank_server.errors import (
+from farrank_calls.errors import (
     DeadlineExceeded,
     DroppedAt,
     FarrankError,
@@ -26,6 +24,8 @@ from farrank_server.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from farrank_server.access.callers import Caller
+from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.listen import GrpcListener
 from farrank_server.metrics import Door, Metrics
 from farrank_server.service import guard

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from farrank_server.batching.fair_order import NOBODY, Account
-from farrank_server.engine.admission.shared_room import SharedRoom
-from farrank_server.errors import Reason, ResourceExhausted, Unavailable
+from farrank_calls.errors import Reason, ResourceExhausted, Unavailable
+from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.fairness.shared_room import SharedRoom
 
 
 class ConcurrencyLimit:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from farrank_server.batching.batcher import QUANTUM_S
-from farrank_server.batching.fair_order import BATCH_PART
+from farrank_calls.fairness.fair_order import BATCH_PART
+from farrank_server.engine.batcher import QUANTUM_S
 
 FloatArray = NDArray[np.float64]
 

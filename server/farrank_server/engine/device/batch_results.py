@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from farrank_calls.errors import FailedPrecondition, FarrankError, Internal, Reason, ResourceExhausted
+from farrank_calls.telemetry.call_record import Facts, TracedBatch
+from farrank_indexes.stored_documents import EncodedDocument
 from farrank_rankers.features import Features
 from farrank_runtimes.document_groups import gathered, kept
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory, forget_locals
@@ -17,10 +20,7 @@ from farrank_server.engine.device.batch_in_flight import BatchInFlight
 from farrank_server.engine.device.watchdog import Watchdog
 from farrank_server.engine.device.work_queue import RankerQueue, WorkQueue
 from farrank_server.engine.rankers.loaded import LoadedRanker
-from farrank_server.errors import FailedPrecondition, FarrankError, Internal, Reason, ResourceExhausted
 from farrank_server.metrics import Metrics
-from farrank_server.stores.stored_documents import EncodedDocument
-from farrank_server.telemetry.call_record import Facts, TracedBatch
 
 log = logging.getLogger(__name__)
 

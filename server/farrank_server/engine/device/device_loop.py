@@ -11,6 +11,7 @@ from enum import StrEnum
 from queue import SimpleQueue
 from typing import TypeVar
 
+from farrank_calls.errors import DeadlineExceeded, DroppedAt, Reason, Unavailable
 from farrank_runtimes.runtime import OutOfMemory, forget_locals
 from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.device.batch_in_flight import BatchInFlight
@@ -18,7 +19,6 @@ from farrank_server.engine.device.batch_results import ANSWER_SENT_S, BatchResul
 from farrank_server.engine.device.watchdog import GivenUp, Watchdog
 from farrank_server.engine.device.work_queue import Inbox, Turn, WorkQueue
 from farrank_server.engine.rankers.loaded import LoadedRanker
-from farrank_server.errors import DeadlineExceeded, DroppedAt, Reason, Unavailable
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)

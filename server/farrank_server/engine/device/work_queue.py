@@ -9,8 +9,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from farrank_server.batching.batcher import QUANTUM_S, Batcher
-from farrank_server.batching.fair_order import FairOrder, Rank
+from farrank_calls.fairness.fair_order import FairOrder, Rank
+from farrank_server.engine.batcher import QUANTUM_S, Batcher
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.rankers.loaded import LoadedRanker
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from farrank_server.stores.stored_documents import EncodedDocument
+from farrank_indexes.stored_documents import EncodedDocument
 
 
 class KnownDocuments(NamedTuple):

@@ -12,9 +12,9 @@ from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Capabilities, Runtime
-from farrank_server.batching.batcher import BatchPolicy
 from farrank_server.engine.admission.estimates import Speeds, TokenDensity
 from farrank_server.engine.admission.reservations import Work
+from farrank_server.engine.batcher import BatchPolicy
 from farrank_server.engine.rankers.document_cache import DocumentCache
 
 # A lower bound of tokens per character: prose has two to three times as many.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_server.errors import InvalidArgument
+from farrank_calls.errors import InvalidArgument
 from farrank_server.http.dialects.asked import Asked
 
 # Enough to see the problem; a thousand lines would only be long.

@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from farrank_calls.errors import FarrankError
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import ServerConfig
-from farrank_server.errors import FarrankError
 from farrank_server.http.calls import HttpCalls
 from farrank_server.http.dialects.models import Models
 from farrank_server.http.dialects.shapes import Tei, json_response

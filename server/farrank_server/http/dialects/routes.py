@@ -8,9 +8,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from farrank.v1 import rerank_pb2 as pb
+from farrank_calls.errors import FarrankError, InvalidArgument
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.errors import FarrankError, InvalidArgument
 from farrank_server.http.calls import HttpCalls
 from farrank_server.http.dialects import score
 from farrank_server.http.dialects.answered import check_whole, headers_of

@@ -12,7 +12,7 @@ import grpc
 from starlette.responses import Response
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_server.errors import FarrankError, TooLarge
+from farrank_calls.errors import FarrankError, TooLarge
 from farrank_server.http.calls import refusal_headers, status_of
 from farrank_server.http.dialects.answered import best_of, spans_of, warnings_of
 from farrank_server.http.dialects.asked import Asked, Given

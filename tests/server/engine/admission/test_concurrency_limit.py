@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
+from farrank_calls.errors import ResourceExhausted, Unavailable
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
-from farrank_server.errors import ResourceExhausted, Unavailable
 
 
 async def test_draining_waits_for_those_inside_and_refuses_others() -> None:

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farrank_calls.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.admission.reservations import Claim, Reservation, Reservations, Work
-from farrank_server.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
 
 RATE = 1000.0
 FOREVER_S = 1e9

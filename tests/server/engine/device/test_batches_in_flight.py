@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from farrank_calls.errors import Internal, ResourceExhausted
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Capabilities, DeviceLost, DocumentScores, Encoding, OutOfMemory, Runtime
@@ -18,7 +19,6 @@ from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.call import ActiveCall
 from farrank_server.engine.device import supervision
 from farrank_server.engine.device.work_queue import Stop
-from farrank_server.errors import Internal, ResourceExhausted
 from support.engine_bench import (
     POISON,
     POISON_ID,

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from farrank_calls.errors import Internal
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.document_groups import kept
 from farrank_runtimes.runtime import Encoding, OutOfMemory, Runtime
 from farrank_server.engine.call import ActiveCall, PendingDocument, RerankResult
 from farrank_server.engine.device import batch_results
-from farrank_server.errors import Internal
 from support.engine_bench import TEXTS, Bench, OpenBench, Wrapped, opened_bench, scores
 
 # Documents of several batches each, whose features have to wait for one another.

@@ -12,6 +12,13 @@ from weakref import ref
 
 import pytest
 
+from farrank_calls.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    ResourceExhausted,
+    Unavailable,
+)
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.document_groups import kept
@@ -21,13 +28,6 @@ from farrank_server.engine.call import ActiveCall, RerankCall, RerankResult, bro
 from farrank_server.engine.device import batch_results, device_loop, supervision, watchdog
 from farrank_server.engine.device.device_loop import DeviceState
 from farrank_server.engine.rankers import loading
-from farrank_server.errors import (
-    DeadlineExceeded,
-    FailedPrecondition,
-    Internal,
-    ResourceExhausted,
-    Unavailable,
-)
 from support.engine_bench import (
     POISON,
     POISON_ID,

@@ -10,9 +10,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_server.batching.batcher import BatchPolicy
+from farrank_indexes.stored_documents import Cut
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.admission.reservations import Reservation
+from farrank_server.engine.batcher import BatchPolicy
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, brought
 from farrank_server.engine.device.work_queue import (
     Close,
@@ -26,7 +27,6 @@ from farrank_server.engine.device.work_queue import (
 )
 from farrank_server.engine.rankers.document_cache import KnownDocuments
 from farrank_server.engine.rankers.loaded import LoadedRanker
-from farrank_server.stores.stored_documents import Cut
 
 CALLS = 5
 TOKENS = 40

@@ -1,9 +1,9 @@
 import numpy as np
 import torch
 
+from farrank_indexes.stored_documents import Cut, EncodedDocument
 from farrank_rankers.features import Features
 from farrank_server.engine.rankers.document_cache import DocumentCache, KnownDocuments
-from farrank_server.stores.stored_documents import Cut, EncodedDocument
 
 
 def encoded(chunks: int = 2, width: int = 8) -> EncodedDocument:

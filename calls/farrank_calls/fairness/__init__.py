@@ -1,0 +1,1 @@
+"""Queues, slots, threads and rooms that callers share fairly."""

@@ -1,0 +1,112 @@
+"""The common part of all kinds that search a Lucene index."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_first_stage import Candidate, FirstStage, IndexDescription
+from farrank_first_stage.kinds import Surroundings
+from farrank_lucene.jvm import child_environment
+from farrank_settings.errors import ConfigError
+
+if TYPE_CHECKING:
+    from farrank_indexes.index_stores import IndexStores
+
+
+class LuceneStage(FirstStage):
+    """One index in the search process. A kind adds its way to rank and its form of a query (`query_of`)."""
+
+    def __init__(
+        self, around: Surroundings, kind: str, path: Path, ranks: Mapping[str, Any], ranking: str
+    ) -> None:
+        self._name, self._host, self._kind, self._ranking = around.name, around.lucene, kind, ranking
+        self._path, self._key = path, around.key
+        self._stores: IndexStores | None = None
+        around.lucene.add(around.name, path, ranks)
+
+    async def start(self) -> None:
+        """Open the data stored with the index; the host has opened the index itself.
+
+        Raises: ConfigError if they are damaged, or belong to another index.
+        """
+        try:
+            self._stores = await self._host.stores(self._name, self._path)
+        except ConfigError as error:
+            raise ConfigError(*(f"{self._key}.path: {problem}" for problem in error.problems)) from None
+
+    @property
+    def stores(self) -> "IndexStores | None":
+        """The data stored with the index."""
+        return self._stores
+
+    async def stop(self) -> None:
+        """Release the data stored with the index, so that its files are unmapped."""
+        self._stores = None
+
+    def describe(self) -> IndexDescription:
+        """Describe the index's content."""
+        opened = self._host.opened[self._name]
+        documents, mean_characters = opened["documents"], opened["mean_characters"]
+        return IndexDescription(
+            self._name,
+            documents,
+            self._ranking,
+            mean_characters,
+            self._kind,
+            generation=opened["generation"],
+        )
+
+    async def query_of(self, query: str, timeout_s: float, account: Account) -> Mapping[str, Any]:
+        """Build the request's query. Its text is plain: Lucene's operators have no meaning in it."""
+        return {"query": query}
+
+    async def search(
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+    ) -> list[Candidate]:
+        """Return at most `k` candidates, best first, equal scores in the order of doc_id."""
+        asked = await self.query_of(query, timeout_s, account)
+        header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": texts}, account)
+        read: Iterator[str] = iter(found) if texts else itertools.repeat("")
+        places = _places(header["places"]) or [None] * len(header["doc_ids"])
+        hits = zip(header["doc_ids"], header["scores"], places, strict=True)
+        return [Candidate(doc_id, next(read), score, place=place) for doc_id, score, place in hits]
+
+    async def texts(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[str]:
+        """Return the texts of documents that a search found, in the order given."""
+        _, found = await self._host.ask(self._name, {"read": list(doc_ids)}, account)
+        return found
+
+    async def locate(
+        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> list[int | None]:
+        """Return documents' places, in the order given; None for one that is unknown or has no place."""
+        header, _ = await self._host.ask(self._name, {"locate": list(doc_ids)}, account)
+        return _places(header["places"])
+
+    async def scores(
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+    ) -> Mapping[str, float]:
+        """Score these documents as `search` would; documents that it would not find are left out."""
+        if not doc_ids:
+            return {}
+        asked = await self.query_of(query, timeout_s, account)
+        header, _ = await self._host.ask(self._name, {**asked, "only": list(doc_ids)}, account)
+        return dict(zip(header["doc_ids"], header["scores"], strict=True))
+
+
+def _places(numbers: Iterable[int]) -> list[int | None]:
+    return [None if number < 0 else number for number in numbers]
+
+
+def check_lucene(key: str, path: Path) -> Iterator[str]:
+    """Check, without starting anything, that an index is there and its search is installed."""
+    try:
+        child_environment()
+    except ConfigError as error:
+        yield from error.problems
+    if not any(path.glob("segments_*")):
+        yield f"{key}.path: {path}: there is no Lucene index here"

@@ -1,0 +1,87 @@
+"""All stores of one index, opened for a server."""
+
+from pathlib import Path
+
+from farrank_indexes import encodings_store, token_store
+from farrank_indexes.encodings_store import Beginnings, EncodingsStore
+from farrank_indexes.index_manifest import IndexManifest
+from farrank_indexes.parts import first_free
+from farrank_indexes.token_store import TokenStore
+from farrank_rankers.chunking import Chunking
+from farrank_rankers.reader import Reader
+from farrank_settings.errors import ConfigError
+
+STORE_FOLDERS = (token_store.FOLDER, encodings_store.FOLDER)
+
+
+class IndexStores:
+    """The stores of an index. A document is found by its place. Any thread may read.
+
+    With `verify`, every byte is read once and compared with its digest.
+    Raises: ConfigError naming a store that is damaged, belongs to another index or to another change of this
+    one.
+    """
+
+    def __init__(self, index: Path, manifest: IndexManifest, *, verify: bool = True) -> None:
+        self._index, self._manifest = index, manifest
+        self._tokens: dict[str, TokenStore] = {}
+        self._encodings: dict[str, EncodingsStore] = {}
+        for key in manifest.stores:
+            kind = key.partition("/")[0]
+            if kind == token_store.FOLDER:
+                self._tokens[key] = TokenStore(index / key, manifest.id, verify=verify)
+            elif kind == encodings_store.FOLDER:
+                self._encodings[key] = EncodingsStore(index / key, manifest.id, verify=verify)
+            else:
+                raise ConfigError(f"{index / key}: this version of Farrank knows no such store")
+        for key, store in (self._tokens | self._encodings).items():
+            if (places := first_free(index / key, store.manifest["parts"])) != manifest.places:
+                raise ConfigError(
+                    f"{index / key}: goes up to the place {places}, and the index up to {manifest.places}: "
+                    "it is that of another change of the index; put the whole folder back, or index the "
+                    "collection anew"
+                )
+
+    @property
+    def index_id(self) -> str:
+        """The id of the index's build."""
+        return self._manifest.id
+
+    @property
+    def generation(self) -> int:
+        """The number of changes since the build."""
+        return self._manifest.generation
+
+    def length(self, place: int) -> int:
+        """Return the characters of a document's text. Raises: KeyError if no document has the place."""
+        if self._tokens:
+            return next(iter(self._tokens.values())).characters(place)
+        return next(iter(self._encodings.values())).characters(place)
+
+    def tokens_for(self, reader: Reader) -> TokenStore | None:
+        """Find the tokens that this ranker would make. Returns None if none are of its tokenizer."""
+        return next((store for store in self._tokens.values() if not _why_not(store, reader)), None)
+
+    def why_no_tokens(self, reader: Reader) -> str:
+        """Explain why no stored tokens fit the ranker. Empty if some fit or the index stores no tokens."""
+        reasons = [_why_not(store, reader) for store in self._tokens.values()]
+        return "; ".join(reasons) if all(reasons) else ""
+
+    def encodings_for(self, encodings_version: str, chunking: Chunking) -> Beginnings | None:
+        """Find the encodings that a ranker of this version would make, or more.
+
+        Returns None if none have its windows.
+        """
+        for store in self._encodings.values():
+            if not store.why_not(encodings_version, chunking):
+                return Beginnings(store, chunking)
+        return None
+
+    def why_no_encodings(self, encodings_version: str, chunking: Chunking) -> str:
+        """Explain why no stored encodings fit the ranker. Empty if some fit or the index stores none."""
+        reasons = [store.why_not(encodings_version, chunking) for store in self._encodings.values()]
+        return "; ".join(reasons) if all(reasons) else ""
+
+
+def _why_not(store: TokenStore, reader: Reader) -> str:
+    return store.why_not(reader.tokenizer, reader.spec.chunking.max_document_tokens, reader.document_spaces)

@@ -1,0 +1,1 @@
+"""The evidence page: its files, and the routes that serve them."""

@@ -1,1 +1,0 @@
-"""Decides which waiting inputs run next and together: pure policy, no device, event loop or clock."""

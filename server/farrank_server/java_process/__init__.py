@@ -1,1 +1,0 @@
-"""A child process that runs Java: `jvm` starts Java, and `frames` is the protocol with the parent."""

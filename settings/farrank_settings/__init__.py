@@ -1,0 +1,1 @@
+"""Settings: dataclasses that check their values, read from a file, the environment and flags."""

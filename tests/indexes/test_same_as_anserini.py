@@ -1,0 +1,77 @@
+"""Farrank's indexes rank like Anserini's, and indexes of both, and of earlier versions, can be searched."""
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from farrank_first_stage.bm25 import Bm25Config, Bm25Rm3Config
+from farrank_first_stage.config import FirstStageConfig
+from farrank_first_stage.stages import open_first_stages
+from farrank_indexes.document import Document
+from farrank_indexes.index_builder import build_index
+from farrank_loadtest.workloads.synthetic import words
+from farrank_lucene.jvm import child_environment
+
+ANSERINI = """
+import json, sys
+from farrank_lucene.jvm import start_jvm
+start_jvm(256)
+from pyserini.index.lucene import LuceneIndexer
+indexer = LuceneIndexer(args=["-index", sys.argv[1], "-storeContents", "-storeDocvectors"], threads=1)
+indexer.add_batch_dict(json.loads(sys.stdin.read()))
+indexer.close()
+"""
+QUERIES = [
+    "river boats",
+    "Black birds, blue boxes and the art of breaking",
+    "don't ask-again",
+    "running ran",
+    "Übung",
+]
+
+
+def test_rankings_and_texts_are_the_same(tmp_path: Path) -> None:
+    drawn = random.Random(3)
+    texts = [" ".join(drawn.choices(words(), k=drawn.randint(3, 80))) for _ in range(200)]
+    texts += ["Don't ask again: it's a river's boat.", "Übungen über Übung\r\n\tRUNNING  ran", "🚣 boat"]
+    documents = [Document(f"d{number}", text) for number, text in enumerate(texts)]
+    given = [{"id": each.doc_id, "contents": each.text} for each in documents]
+    subprocess.run(
+        [sys.executable, "-c", ANSERINI, str(tmp_path / "anserini")],
+        input=json.dumps(given),
+        text=True,
+        env=child_environment(),
+        check=True,
+        capture_output=True,
+    )
+    build_index(documents, tmp_path / "ours")
+
+    async def search() -> dict[str, list[list[tuple[str, float, str]]]]:
+        indexes = {
+            f"{made}-{kind.__name__}": kind(tmp_path / made)
+            for made in ("anserini", "ours")
+            for kind in (Bm25Config, Bm25Rm3Config)
+        }
+        stages = open_first_stages(FirstStageConfig(indexes=indexes))
+        await stages.start()
+        try:
+            return {
+                name: [
+                    [
+                        (each.doc_id, round(each.score, 4), each.text)
+                        for each in await stages.search(name, query, 50, 60)
+                    ]
+                    for query in QUERIES
+                ]
+                for name in indexes
+            }
+        finally:
+            await stages.stop()
+
+    found = asyncio.run(search())
+    for kind in ("Bm25Config", "Bm25Rm3Config"):
+        assert found[f"ours-{kind}"] == found[f"anserini-{kind}"]
+        assert all(found[f"ours-{kind}"])
