@@ -10,7 +10,6 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.fairness.fair_order import Account, Priority
 from farrank_rankers.calibration import Calibration
 from farrank_rankers.spec import COSINE_CALIBRATION
-from farrank_calls.fairness.fair_order import Account, Priority
 from support.server_deadline import server_deadline
 
 DOCUMENTS = [
