@@ -63,7 +63,8 @@ def test_every_reason_is_listed_and_shown_from_the_start() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     for reason in (*Reason, *DroppedAt, *BATCH_FAILURES):
         assert f"`{reason}`" in page
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "server").rglob("*.py")]
+    rooms = ("server", "first_stage", "indexes", "lucene", "calls")
+    sources = [path.read_text(encoding="utf-8") for room in rooms for path in (ROOT / room).rglob("*.py")]
     raised = {name for source in sources for name in re.findall(r"\b(?:Reason|DroppedAt)\.([A-Z_]+)", source)}
     assert raised == {*Reason.__members__, *DroppedAt.__members__}
 
