@@ -40,7 +40,7 @@ hypothesis.settings.load_profile("repeatable")
 
 
 def _of_this_test(record: logging.LogRecord) -> bool:
-    """Whether it is none of gRPC's poller, of which a process has one, waking for an earlier test's loop."""
+    """Reject the error of gRPC's poller, one per process, when an earlier test's event loop is closed."""
     closed = record.exc_info is not None and "Event loop is closed" in str(record.exc_info[1])
     return not (closed and "PollerCompletionQueue" in record.getMessage())
 
@@ -59,7 +59,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each worker whole files, and whole folders where making things twice costs more than it saves."""
+    """Give each worker whole files, or whole folders where making fixtures twice costs more than it saves."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # untyped
@@ -72,7 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collectstart() -> None:
-    """Import transformers before tests do, but not where they are only handed out to others: it takes 5 s."""
+    """Import transformers before tests do, but not in the process that only distributes them: 5 s."""
     import farrank_rankers.lean_transformers  # noqa: F401
 
 

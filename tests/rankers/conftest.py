@@ -1,4 +1,4 @@
-"""Tiny backbones with real tokenizers, made on the spot: nothing is downloaded."""
+"""Tiny backbones with real tokenizers, made by the tests: nothing is downloaded."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -36,15 +36,15 @@ TINY: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 64,
-    # Wide, so that scores differ by far more than the tolerances (standard deviations of 0.1 to 1), but not
-    # so wide that rounding errors grow from layer to layer: in fp32 they stay well below 1e-5.
+    # Wide enough that scores differ by far more than the tolerances (standard deviations of 0.1 to 1), but
+    # not so wide that rounding errors grow from layer to layer: in fp32 they stay well below 1e-5.
     "initializer_range": 0.25,
 }
 
 MakeModel = Callable[..., Path]
 MakeBackbone = Callable[..., Path]
 
-# What makes a tiny model of an architecture one of its kind, beside TINY.
+# The distinctive fields of each architecture, in addition to TINY.
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "bert": {},
     "electra": {"embedding_size": 16},
@@ -65,7 +65,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     # As answerdotai/ModernBERT-base, with a narrower window; the last layer is global, as there.
     "modernbert": {"num_hidden_layers": 4, "local_attention": 16},
     "llama": {"num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": None},
-    # Heads that are not the hidden size's share, as published. Normed or scaled, narrower weights do.
+    # The heads' width is not the hidden size's share, as in published models. Normed or scaled weights can be
+    # narrower.
     "qwen2": {"num_key_value_heads": 2, "eos_token_id": 2, "initializer_range": 0.15},
     "qwen3": {"num_key_value_heads": 2, "head_dim": 16, "eos_token_id": 2, "initializer_range": 0.15},
     "gemma": {
@@ -87,11 +88,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
 }
 DECODERS = ("llama", "qwen2", "qwen3", "gemma", "gemma2")
-# Those whose classifiers need it, too.
+# The architectures whose classifiers need these fields, too.
 SHAPED = {name: ARCHITECTURES[name] for name in ("modernbert", "qwen2", "qwen3", "gemma", "gemma2")}
 WORDPIECE = ("bert", "electra", "distilbert", "deberta-v2", "big_bird", "jina", "mosaic")
 
-# What config.json says of the backbones that are written out here, where it differs from BERT's.
+# The fields of config.json in which Farrank's own backbones differ from BERT.
 OWN: dict[str, dict[str, Any]] = {
     "jina": {
         "architectures": ["JinaBertForMaskedLM"],
@@ -108,7 +109,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def tokenizer_of(architecture: str) -> Tokenizer:
-    """The kind of tokenizer that an architecture was published with."""
+    """Return the kind of tokenizer that an architecture was published with."""
     if architecture == "modernbert":
         return byte_pairs()
     if pieces_of(fast_class(architecture)) == "Unigram":  # DeBERTa's and BigBird's, in transformers 5
@@ -123,7 +124,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """A test that draws numbers draws the same in every run, whatever ran before it."""
+    """Make tests draw the same numbers in every run, whatever ran before."""
     torch.manual_seed(0)
 
 
@@ -159,7 +160,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
 
 @pytest.fixture(scope="session")
 def make_backbone(tmp_path_factory: pytest.TempPathFactory) -> MakeBackbone:
-    """Write a random base model of any architecture, ours too (without weights), as a Hugging Face folder."""
+    """Write a random base model as a Hugging Face folder. Farrank's own architectures have no weights."""
 
     def make(architecture: str, positions: int = 2048, **changes: Any) -> Path:
         folder = tmp_path_factory.mktemp(architecture)
@@ -196,7 +197,7 @@ def cross_encoder(make_model: MakeModel) -> Path:
 
 @pytest.fixture(scope="session")
 def text_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TextTokenizer]:
-    """One tokenizer of each kind that a backbone may bring."""
+    """One tokenizer of each kind that a backbone may have."""
     opened = {}
     for build in (wordpiece, byte_level, byte_pairs, metaspace, answering):
         folder = tmp_path_factory.mktemp(build.__name__)
@@ -207,7 +208,7 @@ def text_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TextT
 
 @pytest.fixture
 def save_and_open(tmp_path: Path) -> Callable[[Ranker, str, Sequence[str]], Ranker]:
-    """Save a ranker as an artifact and open it: it is the same, its scores to the bit."""
+    """Save a ranker as an artifact and open it. It is the same, and its scores are identical to the bit."""
 
     def check(ranker: Ranker, query: str, documents: Sequence[str]) -> Ranker:
         save_ranker(ranker, tmp_path / "artifact")

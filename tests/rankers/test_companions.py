@@ -1,4 +1,4 @@
-"""What shares a batch with an input, and how far it is padded, never changes a score."""
+"""Other inputs of a batch, and padding, never change an input's score."""
 
 from collections.abc import Callable
 from pathlib import Path

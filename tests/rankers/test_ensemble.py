@@ -1,4 +1,4 @@
-"""An ensemble's score is the mean of its members', wherever it comes from."""
+"""An ensemble's score is its members' mean in every implementation."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ DOCUMENTS = ["search engine ranks passages of the long document " * 4, "hello wo
 
 @pytest.fixture(scope="module")
 def ensemble(make_model: Callable[..., Path]) -> Ensemble:
-    """Members that differ in family, backbone, tokenizer, chunks and plan."""
+    """Members with different families, backbones, tokenizers, chunks and plans."""
     return Ensemble(
         {
             "maxp": new_ranker("maxp", make_model("bert"), Chunking("sliding", 16, 10, 64), seed=1).eval(),

@@ -1,4 +1,4 @@
-"""Rows of features come apart and together again without a value lost."""
+"""Rows of features can be separated and joined again without losing a value."""
 
 import pytest
 import torch

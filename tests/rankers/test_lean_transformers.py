@@ -1,4 +1,4 @@
-"""What a process imports with transformers."""
+"""The modules that a process imports with transformers."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The papers' models at full size: which there are, what they read, how many parameters they have."""
+"""The papers' models at full size: their names, their limits, and their numbers of parameters."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from farrank_rankers.family import FAMILIES, BiEncoderOptions, VectorOptions
 from farrank_rankers.papers import BACKBONES, PaperModel, count_parameters, on_meta, paper_models
 from farrank_rankers.spec import RankerSpec
 
-# Table 6 of arXiv 2207.01262 in millions, by the end of a model's name.
+# Table 6 of arXiv 2207.01262 in millions, by the last part of a model's name.
 TABLE_6 = {
     "-bert": (110, 110),
     "-electra": (110, 110),
@@ -38,7 +38,7 @@ NAMES = (
     "neural-model1-bert",
 )
 MODELS = paper_models()
-# Special tokens of a pair; RoBERTa's way has one more than BERT's.
+# The special tokens of a pair. RoBERTa has one more than BERT.
 BESIDE_TEXTS = {"longformer": 4}
 
 

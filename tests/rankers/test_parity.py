@@ -1,4 +1,4 @@
-"""Scores are those of the libraries that define the models, on the same inputs, to 1e-5 in fp32."""
+"""Scores equal those of the libraries that define the models, on the same inputs, to 1e-5 in fp32."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_cross_encoders_of_two_labels_give_log_odds(make_model: MakeModel, model
 
 
 def passage(ranker: Ranker, text: str) -> str:
-    """Cut a text where the ranker does: the libraries would cut elsewhere."""
+    """Cut a text where the ranker does, because the libraries would cut elsewhere."""
     chunk = ranker.reader.split(ranker.reader.read_document(text))[0]
     return text[: chunk.end]
 
@@ -71,7 +71,7 @@ def test_chunks_of_a_long_document(cross_encoder: Path, aggregation: str) -> Non
     scored = ranker.score(QUERY, [document])[0]
     reference = CrossEncoder(str(cross_encoder), device="cpu", activation_fn=torch.nn.Identity())
     passages = [document[chunk.start : chunk.end] for chunk in scored.chunks]
-    # Only whole words: a window that begins inside one reads differently alone.
+    # Only whole words: a window that begins inside a word has other tokens alone.
     whole = [
         index
         for index, text in enumerate(passages)
@@ -156,7 +156,7 @@ def test_other_sentence_transformers(
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert", "modernbert"])
 def test_padding_the_query_keeps_the_chunks_positions(make_model: MakeModel, model_type: str) -> None:
-    """Compare with transformers, given by hand what a padded query means."""
+    """Compare with transformers, which gets the meaning of a padded query explicitly."""
     folder = make_model(model_type)
     ranker = open_ranker(folder, family="firstp", window=20, max_query_tokens=24, pad_query_to=24)
     reader = ranker.reader

@@ -36,7 +36,7 @@ def test_pairs_are_framed_as_transformers_does(make_model: MakeModel, model_type
     found = reader.chunk_input(query, chunk)
     longest = 40 + len(query) + reader.tokenizer.pair.special_tokens
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    # As a batch: a single call takes an empty second text for none.
+    # As a batch, because a single call ignores an empty second text.
     batch = tokenizer([QUERY], [document], truncation="only_second", max_length=longest)
     expected = {name: rows[0] for name, rows in batch.items()}
     assert found.input_ids.tolist() == expected["input_ids"]
@@ -91,7 +91,7 @@ def test_chunks_know_their_passage(narrow: Reader, words: list[str]) -> None:
         first, end = chunk.index * 4, min(chunk.index * 4 + 6, len(document))
         assert chunk.ids.tolist() == document.ids[first:end].tolist()
         assert (chunk.start, chunk.end) == (document.starts[first], document.ends[end - 1])
-        # A passage read by itself gives the chunk again where the window begins and ends between words.
+        # If a window begins and ends between words, its passage alone gives the same chunk again.
         if text[chunk.start - 1 : chunk.start] in ("", "\u0301") and text[chunk.end : chunk.end + 1] in (
             "",
             " ",
@@ -178,7 +178,7 @@ def test_case_follows_the_configuration(make_model: MakeModel, edit_json: Callab
 
 
 def test_long_texts_are_read_in_steps(tiny_rankers: dict[str, Path]) -> None:
-    """Others can be read between two of them; with prompts, too, where a query is read twice."""
+    """Other texts can be read between two steps. With prompts, too, where a query is read twice."""
     text = "!" * 200_000
     for family in ("maxp", "biencoder", "yes-no"):
         reader = open_reader(str(tiny_rankers[family]))

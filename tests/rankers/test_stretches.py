@@ -1,4 +1,4 @@
-"""Texts without a place to cut are read in windows: with the tokens, at the places, of the whole."""
+"""Texts without word boundaries are read in windows, with the tokens and positions of the whole text."""
 
 import base64
 import json
@@ -22,12 +22,12 @@ WINDOW = 2_048
 
 
 def changed(build: Callable[[], Tokenizer], **steps: object) -> str:
-    """A tiny tokenizer's file with other steps."""
+    """Return a tiny tokenizer's file with other steps."""
     return json.dumps(json.loads(build().to_str()) | steps)
 
 
 def sentence_pieces() -> str:
-    """Llama 2's way: spaces are letters, one is put before the text, and nothing splits it."""
+    """Llama 2's tokenizer: spaces are letters, one is put before the text, and nothing splits it."""
     steps = [
         {"type": "Prepend", "prepend": "▁"},
         {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
@@ -36,32 +36,32 @@ def sentence_pieces() -> str:
 
 
 def prefixed_bytes() -> str:
-    """GPT-2's way in some RoBERTas: a space is put before the text, and spans leave spaces out."""
+    """The tokenizer of some RoBERTas, like GPT-2's: a space is put before the text; spans omit spaces."""
     step = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     return changed(tiny.byte_level, pre_tokenizer=step)
 
 
 def marked_words() -> str:
-    """XLM-R's way: white space splits, and each word gets its mark."""
+    """XLM-R's tokenizer: white space splits, and each word gets its mark."""
     mark = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     steps = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, mark]}
     return changed(tiny.metaspace, pre_tokenizer=steps, normalizer={"type": "NFKC"})
 
 
 def marked_texts() -> str:
-    """Metaspace that marks the text's first word alone and splits nothing, over a unigram model."""
+    """Metaspace that marks only the text's first word and splits nothing, over a unigram model."""
     step = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
     return changed(tiny.metaspace, pre_tokenizer=step)
 
 
 def decomposed() -> str:
-    """Bytes of decomposed and lowercased letters: lengths change both ways."""
+    """Bytes of decomposed lower-case letters: lengths change in both directions."""
     steps = [{"type": "NFD"}, {"type": "Lowercase"}]
     return changed(tiny.byte_level, normalizer={"type": "Sequence", "normalizers": steps})
 
 
 def grouped_digits() -> str:
-    """Llama 3's words: digits go in threes from the left."""
+    """Llama 3's words: digits in groups of three from the left."""
     regex = tiny.QWEN_WORDS.replace(r"\p{N}|", r"\p{N}{1,3}|")
     split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
     pieces = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
@@ -75,7 +75,7 @@ def published() -> str:
 
 
 def text_of(build: Callable[[], Tokenizer]) -> str:
-    """A tiny tokenizer's file."""
+    """Return a tiny tokenizer's file."""
     return build().to_str()
 
 
@@ -114,14 +114,14 @@ def opened() -> dict[str, TextTokenizer]:
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows so small that a test's text has many."""
+    """Make windows so small that a test's text has many."""
     monkeypatch.setattr(stretches, "WINDOW", WINDOW)
     monkeypatch.setattr(tokenizer, "WINDOW", WINDOW)
     monkeypatch.setattr(tokenizer, "PIECE_CHARACTERS", 512)
 
 
 def check(reading: TextTokenizer, text: str) -> None:
-    """Hold what is read to the tokenizer's own encoding of the whole text."""
+    """Compare the read tokens with the tokenizer's own encoding of the whole text."""
     whole = reading.tokenizer.encode(text, add_special_tokens=False)
     read = reading.read(text, NO_LIMIT)
     places = list(zip(read.starts.tolist(), read.ends.tolist(), strict=True))
@@ -144,7 +144,7 @@ def check(reading: TextTokenizer, text: str) -> None:
 
 
 def letters(seed: int, alphabet: str, length: int) -> str:
-    """Letters in no order."""
+    """Draw random letters."""
     return "".join(random.Random(seed).choices(alphabet, k=length))
 
 
@@ -202,7 +202,7 @@ PARTS = st.tuples(PIECES, st.sampled_from([1, 1, 2, 7, 150, 900]))
 def test_any_text_has_the_tokens_of_the_whole(
     opened: dict[str, TextTokenizer], kind: str, parts: list[tuple[str, int]], seed: int
 ) -> None:
-    """Parts are repeated, or their letters shuffled over and over."""
+    """Parts are repeated, or their letters shuffled repeatedly."""
     draw = random.Random(seed)
     text = "".join(
         part * times if draw.random() < 0.3 else "".join(draw.choices(part, k=len(part) * times))
@@ -212,7 +212,7 @@ def test_any_text_has_the_tokens_of_the_whole(
     check(opened[kind], text[:30_000])
 
 
-# 128 K of each; what is held bounded here does not grow with the text.
+# 128 K of each; the tested bounds do not grow with the text.
 HOSTILE = {
     "marks": "!" * 2**17,
     "han": letters(1, "漢字中文", 2**17),
@@ -257,7 +257,7 @@ def test_reading_a_stretch_can_be_stopped(opened: dict[str, TextTokenizer]) -> N
 
 
 def test_what_nothing_agrees_on_is_cut_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Digits in threes from the right: what three the first is in hangs on the end of the whole."""
+    """Digits in threes from the right: the groups depend on the end of the whole text."""
     step = {
         "type": "Split",
         "pattern": {"Regex": r"\p{N}{1,3}(?=(?:\p{N}{3})*$)"},

@@ -1,4 +1,4 @@
-"""Token types are those that transformers gives, for tokenizers as transformers itself saves them."""
+"""Token types equal transformers', for tokenizers that transformers itself saves."""
 
 import json
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from support.tiny_tokenizers import (
     wordpiece,
 )
 
-# Their tokenizers read more than text (LayoutLM's kin), or ask for another library (RoFormer's), or, in
-# transformers 5, have special tokens at fixed places.
+# Tokenizers that read more than text (LayoutLM and similar), that require another library (RoFormer's), or
+# that have special tokens at fixed places in transformers 5.
 READ_MORE = {"layoutlmv2", "layoutlmv3", "layoutxlm", "lilt", "markuplm", "udop", "roformer"}
 FIXED = {"camembert", "rembert"}
 
 SINCE_5 = int(transformers.__version__.partition(".")[0]) >= 5
-# The tokenizer class that transformers has for each type of model.
+# transformers' tokenizer class for each type of model.
 FAST = {each: fast_class(each) for each in TOKENIZER_MAPPING_NAMES if fast_class(each) is not None}
 
 
@@ -37,7 +37,7 @@ def has_token_types(model_type: str) -> bool:
         return False
 
 
-# All whose models tell tokens of a pair apart, and those that the papers use besides.
+# All types whose models distinguish the texts of a pair, and those that the papers use.
 MODEL_TYPES = sorted(
     {each for each in FAST if has_token_types(each)}
     - READ_MORE
@@ -62,14 +62,14 @@ def drop_config(folder: Path) -> None:
 
 
 def name_class_in_model_config(folder: Path) -> None:
-    """Older releases name it there; here it is another one than the model's own."""
+    """Older releases name the class there. Here it differs from the model's own."""
     drop_class(folder)
     config = folder / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"tokenizer_class": "DistilBertTokenizer"}))
 
 
 CHANGES = (drop_class, drop_config, name_class_in_model_config)
-# In transformers 5 a class makes most of a tokenizer: BERT's kin alone can be read as another class.
+# In transformers 5 a class defines most of a tokenizer: only BERT and similar can be read as another class.
 CHANGED = [each for each in MODEL_TYPES if not SINCE_5 or fast_class_name(each) == "BertTokenizer"]
 
 
@@ -80,7 +80,7 @@ CHANGED = [each for each in MODEL_TYPES if not SINCE_5 or fast_class_name(each) 
 def test_a_pair_has_the_token_types_of_transformers(
     model_type: str, change: Callable[[Path], None] | None, tmp_path: Path
 ) -> None:
-    # BERT's pairs have a second type, whatever the model: what counts is whether transformers hands it on.
+    # BERT's pairs have a second type, whatever the model. The question is whether transformers passes it on.
     tokenizer = OF_PIECES[pieces_of(FAST[model_type])]()
     save_tokenizer(tokenizer, tmp_path, model_type)
     assert "model_input_names" not in json.loads((tmp_path / "tokenizer_config.json").read_text())
@@ -96,20 +96,20 @@ def test_a_pair_has_the_token_types_of_transformers(
     encoded = AutoTokenizer.from_pretrained(tmp_path)(query, document)
     assert found.input_ids.tolist() == encoded["input_ids"]
     nothing = [0] * found.tokens
-    # A model without an embedding for a second type is not given any.
+    # A model without an embedding for a second type gets none.
     expected = encoded.get("token_type_ids", nothing) if has_token_types(model_type) else nothing
     assert found.token_type_ids.tolist() == expected
 
 
 def test_classes_and_types_are_those_of_transformers() -> None:
-    """No class of transformers is missing in the tables, and none is there in error."""
+    """The tables have every class of transformers, and no other."""
     nothing = TokenizerFiles("{}")
     for model_type, kind in FAST.items():
         gives = "token_type_ids" in kind.model_input_names
         saved = {"tokenizer_class": kind.__name__} | ({"backend": "tokenizers"} if SINCE_5 else {})
         named = TokenizerFiles("{}", json.dumps(saved))
         assert named.gives_token_types("bert", None) is gives, kind
-        # Releases since 5 always name the class: a file without it was saved by an earlier one.
+        # Releases since 5 always name the class, so a file without it is from an earlier one.
         if has_token_types(model_type) and not SINCE_5:
             assert nothing.gives_token_types(model_type, None) is gives, model_type
 
@@ -119,7 +119,7 @@ def test_a_tokenizer_that_names_its_inputs_is_believed() -> None:
     assert TokenizerFiles("{}", json.dumps(config)).gives_token_types("big_bird", None)
 
 
-# Options of BERT's normalizer, as tokenizer_config.json and as tokenizer.json call them.
+# Options of BERT's normalizer, with their names in tokenizer_config.json and in tokenizer.json.
 OPTIONS = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -129,7 +129,7 @@ TEXT = "A L\u00f3ng Query \u6f22\u5b57"
 
 
 def say(folder: Path, option: str, says: bool | str | None) -> list[int]:
-    """Let both files disagree on an option; give the tokens that tokenizer.json means."""
+    """Make both files disagree on an option. Returns the tokens according to tokenizer.json."""
     config, file = folder / "tokenizer_config.json", folder / "tokenizer.json"
     values = json.loads(config.read_text())
     if says == "nothing":
@@ -137,7 +137,7 @@ def say(folder: Path, option: str, says: bool | str | None) -> list[int]:
     else:
         values[option] = says
     config.write_text(json.dumps(values))
-    if says is not False:  # else tokenizer.json lowercases and so on, as it was saved
+    if says is not False:  # otherwise tokenizer.json lowercases and so on, as it was saved
         parsed = json.loads(file.read_text())
         parsed["normalizer"][OPTIONS[option]] = False
         file.write_text(json.dumps(parsed))
@@ -146,13 +146,13 @@ def say(folder: Path, option: str, says: bool | str | None) -> list[int]:
 
 
 def tokens(folder: Path) -> list[int]:
-    """The tokens of the text, which are those of transformers."""
+    """Return the tokens of the text after comparing them with transformers'."""
     found = [int(each) for each in TextTokenizer(TokenizerFiles.read(folder)).ids(TEXT)]
     assert found == AutoTokenizer.from_pretrained(folder)(TEXT, add_special_tokens=False)["input_ids"]
     return found
 
 
-# Classes of BERT's kin, and others. In transformers 5 DeBERTa's and BigBird's are not made of BERT's pieces.
+# Classes like BERT's, and others. In transformers 5 DeBERTa's and BigBird's are not made of BERT's pieces.
 NORMALIZED = ["bert", "electra", "mpnet", "fnet", *([] if SINCE_5 else ["deberta-v2", "big_bird"])]
 
 
@@ -165,7 +165,7 @@ NORMALIZED = ["bert", "electra", "mpnet", "fnet", *([] if SINCE_5 else ["deberta
 def test_texts_are_normalized_as_in_transformers(
     model_type: str, option: str, says: bool | str | None, tmp_path: Path
 ) -> None:
-    """Which of two files that disagree wins depends on the class, and so does what a silent one means."""
+    """The class decides which of two disagreeing files wins, and what a missing option means."""
     save_tokenizer(wordpiece(), tmp_path, model_type)
     as_in_file = say(tmp_path, option, says)
     found = tokens(tmp_path)

@@ -15,7 +15,7 @@ from farrank_rankers.tokenizer import TextTokenizer
 KINDS = ("wordpiece", "byte_level", "byte_pairs", "metaspace", "answering")
 NO_LIMIT = 10**9
 
-# Pieces that have broken offsets or word boundaries somewhere before.
+# Pieces that have broken offsets or word boundaries before.
 WORDS = ["hello", "world", "naïve", "cafe\u0301", "😀", "👩\u200d👩\u200d👧", "漢字", "𝒳", "ﬁ", "İ", "ß", "1"]
 SPACES = [" ", " ", "  ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u200b"]
 ODDITIES = ["\x00", "\x0b", "\x1c", "\x85", "\u0301", ".", "'s", "▁"]
@@ -171,7 +171,7 @@ def test_threads_share_a_tokenizer(text_tokenizers: dict[str, TextTokenizer]) ->
 
 
 def test_what_is_cut_is_not_tokenized(text_tokenizers: dict[str, TextTokenizer]) -> None:
-    """No token of the rest is looked at: not even one that cannot be read is noticed."""
+    """No token of the rest is read: even an unreadable one is not noticed."""
     tokenizer = text_tokenizers["wordpiece"]
     text = "hello world " * 2_000 + "\ud83d " + "hello " * 2_000
     tokens = len(tokenizer.ids("hello world "))
@@ -184,7 +184,7 @@ def test_what_is_cut_is_not_tokenized(text_tokenizers: dict[str, TextTokenizer])
 
 @pytest.mark.parametrize("behind", ["", "   \n", " \x00" * 40_000])
 def test_a_text_that_just_fits_is_not_cut(text_tokenizers: dict[str, TextTokenizer], behind: str) -> None:
-    """The rest is looked through for one more token before anything is said to be cut."""
+    """The rest is searched for one more token before the text counts as cut."""
     tokenizer = text_tokenizers["wordpiece"]
     text = "hello world" + behind
     tokens = len(tokenizer.ids("hello world"))
@@ -197,7 +197,7 @@ def test_a_text_that_just_fits_is_not_cut(text_tokenizers: dict[str, TextTokeniz
 def test_tokenizer_json_is_parsed_once(
     text_tokenizers: dict[str, TextTokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A vocabulary of 250,000 tokens takes 0.3 s to parse."""
+    """Parsing a vocabulary of 250,000 tokens takes 0.3 s."""
     files, parse = text_tokenizers["wordpiece"].files, json.loads
     parsed = []
 

@@ -1,4 +1,4 @@
-"""Every family and every backbone as graphs: traced at one size, right at others, in other runtimes."""
+"""Every family and every backbone as graphs: traced at one size, correct at others, in other runtimes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -38,19 +38,19 @@ TEXT = (
     "a search engine ranks passages of the long document by a query, while windows slide over text and "
     "chunks of command line arguments parse hello world"
 )
-# A query, and of each document how many words: one chunk or several, an empty one, all of one size or not.
+# A query, and the number of words of each document: one chunk or several, an empty one, equal sizes or not.
 SIZES: Sequence[tuple[str, Sequence[int]]] = (
     ("hello", [0]),
     ("neural search engine ranks documents by the query", [3, 24, 0, 12, 1]),
     ("the query", [24, 24]),
-    # More documents of more chunks than any was traced with.
+    # More documents with more chunks than in any tracing.
     ("a search engine", [60, 0, 33, 5, 1, 48]),
 )
 
 # KNRM's kernel of exact matches is 0.001 wide: a cosine's last digit moves it by up to 6e-5.
 TOLERANCE = {name: family.rounding for name, family in FAMILIES.items()}
 
-# Of each kind of aggregator the one with the most unusual operators.
+# For each kind of aggregator, the one with the most unusual operators.
 ALSO_IN_OPENVINO = ["parade-attn", "cedr-pacrr", "neural-model1", "parade-transf-pretr-lateir"]
 
 
@@ -63,7 +63,7 @@ def test_every_family_scores_alike_in_its_graphs(
     tiny_exports: dict[str, Path],
     family: str,
 ) -> None:
-    """A tiny ranker whose queries are padded where they can be."""
+    """A tiny ranker whose queries are padded if they can be."""
     chunking = CHUNKING[FAMILIES[family].chunking]
     padded = 14 if FAMILIES[family].plan == "pair" else None
     ranker = new_ranker(
@@ -94,7 +94,7 @@ def test_every_family_scores_alike_in_its_graphs(
 
 
 def read_in_parts(artifact: Path, chunking: Chunking) -> tuple[Ranker, Path]:
-    """Open an exported ranker so that it reads texts in such chunks; give its graphs' folder, too."""
+    """Open an exported ranker with such chunks. Also returns its graphs' folder."""
     (export,) = find_exports(artifact)
     ranker = open_ranker(
         artifact,
@@ -108,11 +108,12 @@ def read_in_parts(artifact: Path, chunking: Chunking) -> tuple[Ranker, Path]:
 
 @pytest.fixture(scope="module")
 def encoders() -> dict[str, Path]:
-    """Graphs of encoders that were traced before, by what they are made of."""
+    """Graphs of encoders that were traced before, by encoder."""
     return {}
 
 
-# Those whose code is no one else's, and, slow in their number, those that transformers builds like BERT.
+# Backbones with their own code, and, marked slow because they are many, those that transformers builds like
+# BERT.
 UNLIKE_BERT: Sequence[tuple[str, dict[str, int]]] = (
     ("llama", {}),
     ("qwen3", {}),
@@ -135,7 +136,7 @@ LIKE_BERT: Sequence[tuple[str, dict[str, int]]] = tuple(
 def test_every_backbone_encodes_alike_in_its_graph(
     make_backbone: MakeModel, tmp_path: Path, architecture: str, changes: Mapping[str, Any]
 ) -> None:
-    """Sparse attention over far less than an input; BigBird's usual blocks need none here: it reads fully."""
+    """Sparse attention sees far less than an input. BigBird's usual blocks need none here: it reads fully."""
     long = Chunking("first", 300, 300, 300)
     folder = make_backbone(architecture, positions=400, **{"num_hidden_layers": 1, **changes})
     ranker = new_ranker("longp", folder, long, seed=2, pretrained=False, max_query_tokens=12).eval()
@@ -157,7 +158,7 @@ def test_masks_are_added_and_stretched_positions_follow_each_inputs_own_length(
     ranker = new_ranker("biencoder", folder, Chunking("sliding", 60, 40, 100), seed=2, options=options).eval()
     trace_encoder(ranker, tmp_path)
     run = in_onnx_runtime(tmp_path / "encoder.onnx")
-    # Masks of truth, as transformers 5 makes them, would cost a tenth of the time: see `added_mask`.
+    # Boolean masks, as transformers 5 makes them, would cost a tenth of the time: see `added_mask`.
     graph = onnx.load(tmp_path / "encoder.onnx", load_external_data=False).graph
     kinds = {node.op_type for node in graph.node}
     assert "Softmax" in kinds
@@ -167,7 +168,7 @@ def test_masks_are_added_and_stretched_positions_follow_each_inputs_own_length(
 
 
 def one_layer(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Make every transformer of aggregators as quick to trace as it can be."""
+    """Make all transformers of aggregators as quick to trace as possible."""
     return {
         family: {
             name: replace(value, layers=1) if isinstance(value, TransformerShape) else value
@@ -193,7 +194,7 @@ def in_onnx_runtime(path: Path) -> Run:
 def in_openvino(path: Path) -> Run:
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
     model = openvino.Core().compile_model(path, "CPU", settings)
-    # An input that is sliced from end to end has that slice's name as well, and may give it as any name.
+    # An input that is sliced from end to end also has the slice's name, and may report either name.
     names = [each.node.friendly_name for each in model.inputs]
 
     def run(feed: Feed) -> list[NDArray[Any]]:
@@ -206,7 +207,7 @@ def in_openvino(path: Path) -> Run:
 def inputs_of(
     ranker: Ranker, query: str, words: Sequence[int]
 ) -> tuple[list[EncoderInput], list[int], EncoderInput | None]:
-    """All chunks of documents of so many words, how many each has, and the query if encoded apart."""
+    """Return all chunks of documents of these lengths, their numbers, and the query if encoded separately."""
     reader = ranker.reader
     asked, dual = reader.read_query(query), ranker.spec.plan == "dual"
     texts = [" ".join(np.resize(TEXT.split(), count)) for count in words]
@@ -257,7 +258,7 @@ def check_aggregator(ranker: Ranker, run: Run) -> None:
 
 
 def aggregator_feed(ranker: Ranker, query: str, words: Sequence[int]) -> Feed:
-    """What the encoder gives of documents, NaN wherever there is nothing."""
+    """Return the encoder's features of documents, with NaN where there is no token."""
     chunks, counts, asked = inputs_of(ranker, query, words)
     rows = encoded(ranker, chunks)[1].rows()
     bounds = np.cumsum([0, *counts])

@@ -1,4 +1,4 @@
-"""What training needs of a ranker: scores with gradients, no evidence, two groups of weights, its version."""
+"""Requirements of training: scores with gradients, no evidence, two groups of weights, the version."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ NARROW = {
     "disjoint": Chunking("disjoint", 16, 16, 64),
     "sliding": Chunking("sliding", 16, 10, 64),
 }
-# As in test_zoo: KNRM's kernel of exact matches makes much of a cosine's last digit.
+# As in test_zoo: KNRM's kernel of exact matches amplifies a cosine's last digit.
 TOLERANCE = {name: family.rounding for name, family in FAMILIES.items()}
 
 
@@ -55,7 +55,7 @@ def ranker(request: pytest.FixtureRequest, rankers: dict[str, Ranker]) -> Iterat
 
 
 def batch_of(ranker: Ranker, queries: int = 1) -> tuple[tuple[Tensor, ...], list[int], Any]:
-    """All chunks of the texts, how many each has, and in a dual plan their query, so many times."""
+    """Return all chunks of the texts, their numbers, and in a dual plan a query for each text."""
     reader, dual = ranker.reader, ranker.spec.plan == "dual"
     read = reader.read_query(QUERY)
     split = [reader.split(reader.read_document(text)) for text in TEXTS]
@@ -115,7 +115,7 @@ def test_gradients_flow_through_forward(ranker: Ranker) -> None:
 def test_evidence_is_computed_where_it_is_asked_for_alone(
     ranker: Ranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted: one interaction and one pass of scores, and dropout draws no more than these need."""
+    """One interaction and one pass of scores are counted, and dropout draws only the numbers for these."""
     aggregator: Aggregator[Any] = ranker.aggregator
     passes: list[int] = []
     evidence: list[Tensor] = []
@@ -237,9 +237,9 @@ def test_gradient_checkpoints_change_no_gradient(
     ranker = new_ranker(
         "parade-attn", folder, NARROW["sliding"], seed=1, pretrained=architecture not in ("jina", "mosaic")
     ).train()
-    ranker.aggregator.eval()  # whose head drops out, too
+    ranker.aggregator.eval()  # whose head has dropout, too
     calls: list[str] = []
-    # One within a layer: transformers 5 calls a layer's own hooks once.
+    # One within a layer, because transformers 5 calls a layer's own hooks once.
     within = next(
         module
         for name, module in ranker.encoder.named_modules()

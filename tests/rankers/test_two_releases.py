@@ -1,4 +1,4 @@
-"""Transformers 4.57 and 5: what one saved, the other's rankers read with the same tokens, and score alike."""
+"""transformers 4.57 and 5: rankers of each read the other's models with the same tokens and scores."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import transformers
 from farrank_rankers.files.open import open_ranker
 from support import two_releases
 
-# Scores of the rankers that come with Farrank, in fp32 on one thread of a CPU, with transformers 4.57.6.
+# Scores of the embedded rankers, in fp32 on one thread of a CPU, with transformers 4.57.6.
 QUERY = "How do I parse command line flags?"
 DOCUMENTS = [
     "The argparse module makes it easy to write user-friendly command-line interfaces. " * 30,
@@ -34,7 +34,7 @@ def test_rankers_that_come_with_farrank_score_as_ever(name: str) -> None:
 
 
 def test_each_release_reads_what_the_other_saved(tmp_path: Path) -> None:
-    """FARRANK_OTHER_PYTHON is a Python whose transformers is of the other release."""
+    """FARRANK_OTHER_PYTHON is a Python with the other release of transformers."""
     other = os.environ.get("FARRANK_OTHER_PYTHON")
     if not other:
         pytest.skip("needs a Python with the other release of transformers: FARRANK_OTHER_PYTHON")

@@ -1,4 +1,4 @@
-"""What holds for every family, whatever its formula."""
+"""Properties of every family, whatever its formula."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,14 +36,14 @@ NARROW = {
     "sliding": Chunking("sliding", 16, 10, 64),
 }
 
-# KNRM's kernel of exact matches has a width of 0.001: a cosine that differs in its last digit, 1e-7, changes
-# it by up to 6e-5. No order of additions in fp32 could hold it to less.
+# KNRM's kernel of exact matches has a width of 0.001: if a cosine's last digit changes, by 1e-7, the kernel
+# changes by up to 6e-5. No order of additions in fp32 can be closer.
 TOLERANCE = {name: family.rounding for name, family in FAMILIES.items()}
 
 
 @pytest.fixture(scope="module")
 def narrow(make_model: MakeModel, tiny_options: Options) -> Rankers:
-    """Every family on one backbone, with small windows: short texts have several chunks."""
+    """Every family on one backbone, with small windows, so that short texts have several chunks."""
     backbone = make_model("bert")
     return {
         name: new_ranker(
@@ -60,7 +60,7 @@ def narrow(make_model: MakeModel, tiny_options: Options) -> Rankers:
 
 @pytest.fixture(scope="module")
 def usual(make_model: MakeModel, tiny_options: Options) -> Rankers:
-    """Every family with the windows it has by default, its queries of up to 100 tokens."""
+    """Every family with its default windows, and queries of up to 100 tokens."""
     backbone = make_model("bert", positions=1600)
     return {
         name: new_ranker(name, backbone, seed=4, options=tiny_options.get(name), max_query_tokens=100).eval()
@@ -69,7 +69,7 @@ def usual(make_model: MakeModel, tiny_options: Options) -> Rankers:
 
 
 def encoded(ranker: Ranker, texts: tuple[str, ...] = TEXTS) -> tuple[list[Features], Features | None]:
-    """The features of documents, (C, …) each, and of the query, (1, …), with gradients."""
+    """Return the features of documents, (C, …) each, and of the query, (1, …), with gradients."""
     reader = ranker.reader
     dual = ranker.spec.plan == "dual"
     read = reader.read_query(QUERY)
@@ -93,7 +93,7 @@ def repeated(query: Features | None, times: int) -> Features | None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_score_stands_alone(narrow: Rankers, family: str) -> None:
-    """Companions, their order, the batch's size, and what was scored before: nothing of it counts."""
+    """Companions, their order, the batch's size, and earlier calls have no effect."""
     ranker, bound = narrow[family], TOLERANCE[family]
 
     @settings(deadline=None, max_examples=10)
@@ -117,7 +117,7 @@ def test_a_score_stands_alone(narrow: Rankers, family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_documents_score_together_as_alone(narrow: Rankers, family: str) -> None:
-    """One aggregation of documents that differ in chunks and tokens, with rubbish wherever nothing is."""
+    """Documents that differ in chunks and tokens are aggregated together, with garbage in the padding."""
     ranker, bound = narrow[family], TOLERANCE[family]
     with torch.inference_mode():
         documents, query = encoded(ranker)
@@ -175,7 +175,7 @@ def test_gradients_reach_all_that_is_trained(narrow: Rankers, family: str) -> No
         ranker.zero_grad()
         for module in ranker.aggregator.modules():
             if isinstance(module, torch.nn.Linear) and module.bias is not None:
-                torch.nn.init.constant_(module.bias, 0.5)  # no unit before a ReLU may be dead by chance
+                torch.nn.init.constant_(module.bias, 0.5)  # no unit before a ReLU may be 0 by chance
         documents, query = encoded(ranker)
         scores = ranker.aggregator(*batched(documents), repeated(query, len(documents)))
         (scores * torch.tensor([1.0, -2.0, 3.0, -1.5])).sum().backward()
@@ -243,8 +243,8 @@ def test_evidence_is_what_its_kind_says(narrow: Rankers, family: str) -> None:
             elif mask.shape[1] == 1:
                 assert evidence.tolist() == [0.0]
             elif not family_named(family).places_chunks:
-                # Chunks that have positions keep them, as the tests of those families' formulas show.
-                # The first chunk also holds the query's vectors, which stay: left out of this test.
+                # Chunks with positions keep them, as the tests of those families' formulas show. The first
+                # chunk also has the query's vectors, which stay, so this test leaves it out.
                 for chunk in range(1, mask.shape[1]):
                     others = [other for other in range(mask.shape[1]) if other != chunk]
                     without = ranker.aggregator.explain(_only(features, others), mask[:, 1:], query)

@@ -1,4 +1,4 @@
-"""The two published checkpoints as facts: their `config.json`, and the names and shapes of their tensors."""
+"""Facts of two published checkpoints: their `config.json`, and the names and shapes of their tensors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Slopes and biases against numbers written down by hand."""
+"""Slopes and biases compared with numbers written by hand."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
         (2, [2**-4, 2**-8]),
         (3, [2**-4, 2**-8, 2**-2]),
         (8, [2**-1, 2**-2, 2**-3, 2**-4, 2**-5, 2**-6, 2**-7, 2**-8]),
-        # The two rules side by side: 8 heads, then 4 of those that lie between in 16 heads.
+        # Both rules: 8 heads, then 4 of those that are between them with 16 heads.
         (12, [2**-n for n in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
     ],
 )
@@ -47,7 +47,7 @@ def test_bias_is_symmetric_and_hides_padding() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_padding_is_finite_and_weighs_nothing(dtype: torch.dtype) -> None:
-    """Not even beside the most distant real token of a long text, in the steepest head."""
+    """The bias stays finite even with the most distant token of a long text, in the steepest head."""
     mask = torch.ones(1, 2048)
     mask[:, -1] = 0
     bias = attention_bias(mask, 12, dtype)[0, 8, 0]
@@ -65,7 +65,7 @@ def test_bias_does_not_depend_on_how_far_the_batch_is_padded() -> None:
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 1466])
 def test_rows_start_where_kernels_want_them(length: int) -> None:
-    """The memory-efficient kernels take strides of 16 as they are, and copy the bias otherwise."""
+    """The memory-efficient kernels take strides of 16 as they are, and would otherwise copy the bias."""
     bias = attention_bias(torch.ones(1, length), 3, torch.bfloat16)
     assert bias.shape == (1, 3, length, length)
     assert bias.stride(-1) == 1

@@ -1,4 +1,4 @@
-"""Every backbone behind the same rankers: transformers' own vectors, whatever else is in the batch."""
+"""Every backbone in the same rankers has transformers' own vectors, whatever else is in the batch."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -139,7 +139,7 @@ def test_gradients_reach_the_backbone(ranker: Ranker) -> None:
     batch = collate([reader.chunk_input(reader.read_query(QUERY), chunk)], reader.pad_id)
     ranker.zero_grad()
     vectors = ranker.encoder(*map(torch.from_numpy, batch)).vectors
-    (vectors * torch.arange(32.0)).sum().backward()  # a plain sum is constant behind a LayerNorm
+    (vectors * torch.arange(32.0)).sum().backward()  # a plain sum is constant after a LayerNorm
     reached = [weight.grad is not None and bool(weight.grad.any()) for weight in ranker.encoder.parameters()]
     assert sum(reached) > 0.6 * len(reached)
     ranker.zero_grad()

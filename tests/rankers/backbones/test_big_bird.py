@@ -1,4 +1,4 @@
-"""BigBird: one kind of attention for a ranker's life, and blocks that depend on an input alone."""
+"""BigBird: one kind of attention for a ranker's lifetime, and blocks that depend only on an input."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from farrank_rankers.tokens import collate
 
 MakeBackbone = Callable[..., Path]
 QUERY = "a query"
-BLOCK = 8  # 88 tokens = 11 blocks are read fully by transformers, as 704 with blocks of 64
+BLOCK = 8  # transformers reads 88 tokens = 11 blocks with full attention, like 704 tokens with blocks of 64
 WINDOW = 300
 
 
@@ -45,7 +45,7 @@ def vectors(ranker: Ranker, documents: list[str]) -> Any:
 
 
 def reference(folder: Path, ranker: Ranker, document: str) -> Any:
-    """The sparse model of transformers on one input, padded to whole blocks by hand where it must be."""
+    """Run transformers' sparse model on one input, padded here to whole blocks if needed."""
     reader = ranker.reader
     chunk = reader.split(reader.read_document(document))[0]
     item = reader.chunk_input(reader.read_query(QUERY), chunk)
@@ -83,7 +83,7 @@ def test_companions_leave_an_inputs_blocks_alone(sparse: Ranker) -> None:
             for more in (0, 64)
         )
     difference = (short.last_hidden_state[0, 0] - wide.last_hidden_state[0, 0]).abs().max()
-    assert difference > 1e-3  # what padding to companions would do
+    assert difference > 1e-3  # as padding to the batch's longest input would be
 
 
 def test_a_short_input_changes_nothing_for_long_ones(

@@ -1,4 +1,4 @@
-"""Dense attention, for graphs, against transformers' sparse code, which it stands in for."""
+"""Dense attention, for graphs, compared with transformers' sparse code, which it replaces."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ BLOCK = 8  # with 3 random blocks, inputs of up to 12 blocks have 12
 
 
 def sparse_ranker(make: MakeBackbone, architecture: str, family: str = "longp", **limits: Any) -> Ranker:
-    """Attention over far less than an input: windows of 16 tokens, or blocks of 8."""
+    """A ranker whose attention sees far less than an input: windows of 16 tokens, or blocks of 8."""
     changes = {"attention_window": 16} if architecture == "longformer" else {"block_size": BLOCK}
     folder = make(architecture, positions=640, **changes)
     chunking = Chunking("first" if family == "longp" else "sliding", 300, 300, 300)
@@ -27,7 +27,7 @@ def sparse_ranker(make: MakeBackbone, architecture: str, family: str = "longp", 
 
 
 def batch(ranker: Ranker, words: Sequence[int], query: str = "a query") -> list[Tensor]:
-    """Inputs of different lengths, padded to the longest."""
+    """A batch of inputs of different lengths, padded to the longest."""
     reader = ranker.reader
     asked = reader.read_query(query)
     texts = [" ".join(("search", "engine", "the", "by")[i * i % 7 % 4] for i in range(n)) for n in words]
@@ -36,7 +36,7 @@ def batch(ranker: Ranker, words: Sequence[int], query: str = "a query") -> list[
     return [torch.from_numpy(array) for array in collate(inputs, reader.pad_id)]
 
 
-# In tokens, the query and what stands around it are some 10 more.
+# In tokens; the query and its special tokens add some 10.
 LENGTHS = [[0], [3], [70], [84, 2, 90], [92, 100, 150, 101], [118, 119, 120, 121], [290, 5, 200]]
 
 
@@ -78,7 +78,7 @@ def rankers(make_backbone: MakeBackbone) -> dict[tuple[str, int | None], Ranker]
 
 @pytest.mark.parametrize("architecture", ["longformer", "big_bird"])
 def test_attention_is_sparse(rankers: dict[tuple[str, int | None], Ranker], architecture: str) -> None:
-    """A far token moves what all pairs would show: the comparison above would see the difference."""
+    """A far token would change the result if all pairs were seen, so the comparison above would notice."""
     ranker = rankers[architecture, None]
     inputs = batch(ranker, [250])
     changed = [inputs[0].clone(), *inputs[1:]]

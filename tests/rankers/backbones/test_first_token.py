@@ -1,4 +1,4 @@
-"""A last layer for first tokens alone gives them what the whole one gives."""
+"""A last layer that computes only first tokens gives them the same vectors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ TEXTS = ("a search engine ranks passages of the long document by a query", "", "
 
 
 def features(ranker: Ranker) -> torch.Tensor:
-    """Of inputs of different lengths, so that some are padded."""
+    """Return the features of inputs of different lengths, some of which are padded."""
     reader = ranker.reader
     query = reader.read_query("neural search")
     inputs = [reader.chunk_input(query, reader.split(reader.read_document(text))[0]) for text in TEXTS]
@@ -29,7 +29,7 @@ def features(ranker: Ranker) -> torch.Tensor:
 
 
 def tokens_fed_forward(ranker: Ranker) -> list[int]:
-    """How many tokens of an input go through the feed-forward of each layer."""
+    """Count the tokens of an input that pass through the feed-forward block of each layer."""
     model: Any = getattr(ranker.encoder.backbone, "base_model", ranker.encoder.backbone)
     counts: list[int] = []
     hooks = [

@@ -1,4 +1,4 @@
-"""What surrounds a text in its batch does not reach it; any length runs; training reaches every parameter."""
+"""An input's neighbours in its batch do not affect it; any length runs; training reaches every parameter."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ def batch(config: dict[str, Any], rows: int, length: int, seed: int = 3) -> tupl
 
 
 def assert_near(found: Tensor, expected: Tensor) -> None:
-    assert expected.abs().max() > 0.5  # or the tolerance would mean nothing
+    assert expected.abs().max() > 0.5  # otherwise the tolerance would mean nothing
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("left", [0, 5])
 @pytest.mark.parametrize("right", [0, 1, 30])
 def test_padding_and_companions_do_not_matter(published: Any, left: int, right: int) -> None:
-    """Whatever stands before, behind or beside: only distances between real tokens count."""
+    """Neighbours before, after or beside an input have no effect: only distances between its tokens count."""
     config = published.tiny()
     model = published.model(config).float()
     ids, types = batch(config, 1, 11)
@@ -38,7 +38,7 @@ def test_padding_and_companions_do_not_matter(published: Any, left: int, right: 
 
 
 def test_padding_inside_a_text_keeps_its_place_but_is_not_seen(published: Any) -> None:
-    """It is all the same what the padded positions hold, but not how many there are."""
+    """The content of padded positions does not matter, but their number does."""
     config = published.tiny()
     model = published.model(config).float()
     ids, types = batch(config, 1, 12)
@@ -130,7 +130,7 @@ def test_gradients_reach_every_parameter(published: Any) -> None:
         assert parameter.grad.isfinite().all(), name
         if not name.endswith(
             "attention.key.bias"
-        ):  # adds the same to all of a query's scores: softmax is blind
+        ):  # adds the same to all of a query's scores, which does not change the softmax
             assert parameter.grad.abs().max() > 1e-4, name
 
 

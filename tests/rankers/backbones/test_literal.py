@@ -1,4 +1,4 @@
-"""The encoders against a computation in loops over the published tensors, which shares nothing with them."""
+"""The encoders compared with a computation in loops over the published tensors, with no shared code."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ def linear(vector: Tensor, tensors: dict[str, Tensor], name: str) -> Tensor:
 
 
 def projections(vector: Tensor, tensors: dict[str, Tensor], name: str) -> list[Tensor]:
-    """Query, key and value of one token: from three matrices (JINA), or as thirds of one (MOSAIC)."""
+    """Return query, key and value of a token: from three matrices (JINA), or thirds of one (MOSAIC)."""
     if f"{name}.Wqkv.weight" in tensors:
         size = len(vector)
         whole = linear(vector, tensors, f"{name}.Wqkv")
@@ -40,7 +40,7 @@ def gelu(value: float) -> float:
 
 
 def encode(config: dict[str, Any], tensors: dict[str, Tensor], ids: list[int], types: list[int]) -> Tensor:
-    """One unpadded text, position by position and head by head."""
+    """Encode one unpadded text, position by position and head by head."""
     eps, heads = config["layer_norm_eps"], config["num_attention_heads"]
     size, units = config["hidden_size"] // heads, config["intermediate_size"]
     words = tensors["embeddings.word_embeddings.weight"]

@@ -1,4 +1,4 @@
-"""Longformer: which tokens everybody reads."""
+"""Longformer: the tokens that all others see."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_the_reader_gives_the_roles_that_it_needs(make_backbone: MakeBackbone) -
 def test_one_separator_stands_before_documents(
     make_backbone: MakeBackbone, family: str, separators: int
 ) -> None:
-    """The published code builds its pairs with one; a cross-encoder keeps the tokenizer's own pair."""
+    """The published code builds its pairs with one separator; a cross-encoder keeps the tokenizer's pair."""
     chunking = Chunking("sliding", 60, 60, 60)
     reader = new_ranker(
         family, make_backbone("longformer"), chunking, pad_query_to=32, pretrained=False
@@ -51,12 +51,12 @@ def test_one_separator_stands_before_documents(
     between = item.roles[33 : item.roles.tolist().index(Role.DOCUMENT)]
     assert between.tolist() == [Role.SPECIAL] * separators
     assert item.roles.tolist().index(Role.DOCUMENT) == 33 + separators
-    # The window that a backbone has room for is reckoned with the same tokens.
+    # The largest window of a backbone is computed with the same tokens.
     assert reader.max_input_tokens == 1 + 32 + separators + 60 + 1
 
 
 def test_global_attention_reaches_beyond_the_window(make_backbone: MakeBackbone) -> None:
-    """The window sees 16 tokens to each side: what the query says at the far end came through its tokens."""
+    """The window is 16 tokens on each side: effects at the far end come through the query's global tokens."""
     folder = make_backbone("longformer", num_hidden_layers=1)
     ranker = new_ranker("longp", folder).eval()
     reader = ranker.reader

@@ -1,4 +1,4 @@
-"""ModernBERT against transformers and sentence-transformers, far beyond its window, up to 8,192 tokens."""
+"""ModernBERT compared with transformers and sentence-transformers, beyond its window, up to 8,192 tokens."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ QUERY = "how does a neural search engine rank a long document"
 
 
 def logits(ranker: Ranker, inputs: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """From a padded batch and from a stream. Shapes: (P,) each."""
+    """Return logits from a padded batch and from a stream. Shapes: (P,) each."""
     encoder = ranker.encoder
     with torch.inference_mode():
         batch = map(torch.from_numpy, collate(inputs, ranker.reader.pad_id))
@@ -60,7 +60,7 @@ def test_logits_are_transformers_own(make_model: MakeModel, pooling: str, change
 
 
 def test_a_window_shows_where_inputs_are_longer(make_model: MakeModel) -> None:
-    """The comparison above would see a window that is not applied."""
+    """The comparison above would notice if a window were not applied."""
     narrow, wide = (
         open_ranker(make_model("modernbert", positions=8192, local_attention=each)) for each in (16, 4096)
     )
@@ -73,7 +73,7 @@ def test_a_window_shows_where_inputs_are_longer(make_model: MakeModel) -> None:
 
 @pytest.mark.parametrize("tokens", [1_000, 9_000])
 def test_whole_documents_are_cross_encoders_own(make_model: MakeModel, tokens: int) -> None:
-    """8,192 positions hold the query's 32, 3 special tokens, and 8,157 of the document."""
+    """8,192 positions are the query's 32, 3 special tokens, and 8,157 of the document."""
     small = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 1}
     folder = make_model("modernbert", positions=8192, classifier_pooling="mean", **PUBLISHED, **small)
     ranker = open_ranker(folder, family="longp").eval()
@@ -97,7 +97,7 @@ def test_whole_documents_are_cross_encoders_own(make_model: MakeModel, tokens: i
 def test_nothing_is_compiled_or_rounded_unasked(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where flash_attn is installed, transformers 4 would round fp32 to bf16."""
+    """If flash_attn is installed, transformers 4 would round fp32 to bf16."""
     folder, kind = make_model("modernbert"), transformers.ModernBertPreTrainedModel
     monkeypatch.setattr(kind, "_flash_attn_2_can_dispatch", lambda *_, **__: True, raising=False)
     for family in ("cross-encoder", "maxp"):

@@ -1,4 +1,4 @@
-"""The name tables at full size: every published tensor has its place, and every place its tensor."""
+"""The name tables at full size: every published tensor has a parameter, and every parameter a tensor."""
 
 import math
 from pathlib import Path
@@ -42,12 +42,12 @@ def test_every_published_tensor_is_placed_or_passed_over(published: Any) -> None
 
 
 def test_parameters_at_full_size(published: Any) -> None:
-    """137 million each; with what is passed over, they fill the files on the hub."""
+    """137 million each. Together with the skipped tensors they fill the files on the hub."""
     model = built(published.config)
     own = sum(parameter.numel() for parameter in model.parameters())
     assert own == pytest.approx(137e6, rel=0.02)
     _, others = published.shapes(published.config)
-    others.pop("cls.predictions.decoder.weight", None)  # tied to the words, and saved once
+    others.pop("cls.predictions.decoder.weight", None)  # tied to the word embeddings, and saved once
     numbers = own + sum(math.prod(shape) for shape in others.values())
     assert numbers * published.bytes / 1e6 == pytest.approx(published.megabytes, abs=0.5)
 
@@ -95,7 +95,7 @@ def test_damaged_checkpoints(published: Any) -> None:
 
 
 def test_norms_of_queries_and_keys_are_not_dropped_in_silence(published: Any) -> None:
-    """Tensors of JinaBERT's later code, which computes something else."""
+    """JinaBERT's later code has these tensors and computes something else."""
     config = published.tiny()
     tensors = published.tensors(config)
     tensors["encoder.layer.0.attention.self.layer_norm_q.weight"] = torch.ones(24)

@@ -1,4 +1,4 @@
-"""Published checkpoints of the backbones written out here, from a folder to a ranker and back."""
+"""Published checkpoints of Farrank's own backbones, from a folder to a ranker and back."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a config.json says of positions is what is computed, whichever release of transformers wrote it."""
+"""Positions follow config.json, whichever release of transformers wrote it."""
 
 import copy
 from typing import Any
@@ -10,7 +10,7 @@ from farrank_rankers.backbones import build_backbone
 from farrank_rankers.backbones.published_config import SINCE_5, as_installed
 from farrank_rankers.errors import SourceError
 
-# The same models, as 4.57 and as 5 write them: config.json's lines on positions.
+# The same models in the formats of 4.57 and 5: the positions in config.json.
 LINEAR: dict[str, Any] = {"rope_type": "linear", "factor": 2.0}
 WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llama": (
@@ -60,7 +60,7 @@ def test_what_5_writes_is_read_in_4_57_as_what_4_57_writes(model_type: str) -> N
 
 @pytest.mark.parametrize("model_type", WRITTEN)
 def test_both_build_the_same_configuration(model_type: str) -> None:
-    """Of the release that is installed."""
+    """The installed release reads both."""
     before, since = (
         build_backbone.transformers_config({"model_type": model_type, "num_hidden_layers": 3} | each)
         for each in WRITTEN[model_type]
@@ -113,7 +113,7 @@ CHOSEN = "attacker/kernels"
     ids=lambda values: next(iter(values)),
 )
 def test_a_config_chooses_no_code(values: dict[str, Any]) -> None:
-    """CVE-2026-4372 and CVE-2026-5241, which releases before 5.3 have."""
+    """CVE-2026-4372 and CVE-2026-5241, in releases before 5.3."""
     config = {"model_type": "bert", "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
     built = build_backbone.transformers_config(config | values | {"text_config": {"inner": 1} | values})
     (name,) = values

@@ -1,4 +1,4 @@
-"""Which `config.json` is whose, and what is said of one that asks for more than there is."""
+"""The backbone of each `config.json`, and the errors for configurations that need more than exists."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def test_others_are_left_to_transformers(config: dict[str, Any]) -> None:
 
 
 def test_saved_again_from_the_hub() -> None:
-    """What transformers writes into auto_map when it saves a model whose code came from elsewhere."""
+    """The transformers library writes such an auto_map when it saves a model with code from elsewhere."""
     from_hub = "mosaicml/mosaic-bert-base-seqlen-1024--bert_layers.BertForMaskedLM"
     config = {
         "model_type": "bert",
@@ -110,7 +110,7 @@ def test_unsupported_values_are_named(published: Any, key: str, value: Any, mess
         ("position_embedding_type", "absolute", "position_embedding_type is 'absolute'; only 'alibi'"),
         ("feed_forward_type", "reglu", "feed_forward_type is 'reglu'; only 'geglu'"),
         ("feed_forward_type", "original", "feed_forward_type is 'original'; only 'geglu'"),
-        # jina-embeddings-v2-base-code: the same keys, but queries and keys are normalised.
+        # jina-embeddings-v2-base-code: the same keys, but queries and keys are normalized.
         (
             "auto_map",
             {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"},

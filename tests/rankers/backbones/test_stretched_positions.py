@@ -1,4 +1,4 @@
-"""E5-4K's way: an input that the unstretched backbone could hold takes every eighth position."""
+"""E5-4K's positions: an input that the original backbone could read takes every eighth position."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +33,7 @@ def ranker(folder: Path) -> Ranker:
 
 
 def embedded(folder: Path, ids: list[int]) -> Any:
-    """One text, the plain way: positions by its own length, mean, unit length."""
+    """Embed one text without a batch: positions by its own length, mean, unit length."""
     positions = [i * STEP for i in range(len(ids))] if len(ids) <= POSITIONS // STEP else range(len(ids))
     model = AutoModel.from_pretrained(folder).eval()
     with torch.inference_mode():

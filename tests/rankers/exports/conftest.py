@@ -1,4 +1,4 @@
-"""An artifact with an export whose graphs are bytes: nothing here runs them."""
+"""An artifact with an export whose graphs are arbitrary bytes: no test here runs them."""
 
 import shutil
 from collections.abc import Callable

@@ -28,7 +28,7 @@ def test_a_failure_leaves_the_artifact_as_it_was(artifact: Path) -> None:
     def interrupted() -> None:
         with writing_export(artifact, "onnx-fp32") as folder:
             (folder / "encoder.onnx").write_bytes(b"half")
-            assert find_exports(artifact) == []  # what is being written is not there yet
+            assert find_exports(artifact) == []  # an export that is being written is not found yet
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -60,7 +60,7 @@ def test_a_failed_replacement_leaves_the_old_export(artifact: Path, write_export
 def test_ctrl_c_while_an_export_is_replaced_leaves_one_of_both(
     artifact: Path, write_export: WriteExport, monkeypatch: pytest.MonkeyPatch, renamed: str, stays: str
 ) -> None:
-    """Right after the old one was moved aside, and right after the new one took its place."""
+    """The interruption comes right after the old one was moved aside, or right after the new one was put."""
     (write_export().folder / "old").touch()
     rename = Path.rename
 
@@ -91,7 +91,7 @@ def test_exports_may_be_kept_elsewhere(artifact: Path, write_export: WriteExport
 
     def interrupted() -> None:
         with writing_export(artifact, "onnx-fp32") as folder:
-            # On the file system of its place, where it can be renamed to it.
+            # It is on the target's file system, so that it can be renamed to its place.
             assert folder.resolve().is_relative_to(tmp_path / "elsewhere")
             raise KeyboardInterrupt
 

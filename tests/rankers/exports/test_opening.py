@@ -67,7 +67,7 @@ def test_no_more_is_asked_of_a_graph_than_it_was_made_for(artifact: Path, write_
         open_exported(in_place(artifact), max_query_tokens=16)
     with pytest.raises(SpecError, match=r"chunking.window is 200, .* 235 tokens; .* at most 185"):
         open_exported(in_place(artifact), window=200)
-    open_exported(in_place(artifact), stride=50)  # as many chunks as there are: MaxP has no places for them
+    open_exported(in_place(artifact), stride=50)  # unbounded, because MaxP has no positions for chunks
 
 
 def test_chunks_are_counted_where_they_have_positions(tiny_rankers: dict[str, Path]) -> None:

@@ -1,4 +1,4 @@
-"""Texts encoded literally: transformers' own tokenizer and model, one chunk at a time, no code of ours."""
+"""Texts encoded by transformers' own tokenizer and model, one chunk at a time, without Farrank's code."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Literally:
-    """A backbone's folder as transformers opens it."""
+    """A backbone's folder, opened with transformers."""
 
     tokenizer: Any
     backbone: Any
@@ -37,7 +37,7 @@ class Literally:
         return chunks
 
     def pair(self, query: list[int], chunk: list[int], pad_query_to: int = 0) -> list[Vector]:
-        """Encode [CLS] query padding [SEP] chunk [SEP]: the last layer's vectors."""
+        """Encode [CLS] query padding [SEP] chunk [SEP]. Returns the last layer's vectors."""
         padding = max(0, pad_query_to - len(query))
         cls, sep, pad = (
             self.tokenizer.cls_token_id,

@@ -1,4 +1,4 @@
-"""A family of another package: one module with its classes, one row, one entry point."""
+"""A family in another package: one module with its classes, one row, one entry point."""
 
 import re
 import subprocess
@@ -68,7 +68,7 @@ TEXTS = ("a search engine ranks passages of the long document by a query", "hell
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Install a package with a family, as far as Python can tell."""
+    """Make Python see a package with a family as installed."""
     folder = tmp_path / "site-packages"
     info = folder / "lab-1.0.dist-info"
     info.mkdir(parents=True)

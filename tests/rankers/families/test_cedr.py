@@ -1,4 +1,4 @@
-"""CEDR's rankers against their formulas, written out token by token in double precision."""
+"""CEDR's rankers compared with their formulas, computed token by token in double precision."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -102,9 +102,9 @@ FORMULAS: Mapping[str, Callable[[Weights, Floats, Floats], float]] = {
 
 
 def literal_score(ranker: Ranker, query: Floats, chunks: Sequence[Any]) -> tuple[float, float]:
-    """The score, and how far it moves with the cosines' rounding to single precision.
+    """Return the score, and its change under the cosines' rounding to single precision.
 
-    The kernel of width 0.001 multiplies an error by thousands, and a bin's edge lets a score jump.
+    The kernel of width 0.001 multiplies an error by thousands, and at a bin's edge a score jumps.
     """
     weights = {name: weight.double().numpy() for name, weight in ranker.aggregator.state_dict().items()}
     document = [token for chunk in chunks for token in chunk.document]
@@ -129,7 +129,7 @@ def test_scores_and_evidence_follow_the_formula(
     window: int,
     pad_query_to: int | None,
 ) -> None:
-    """With windows of one token every n-gram crosses chunks, and leaving one out joins its neighbours."""
+    """With windows of one token every n-gram crosses chunks, and leaving out a chunk joins its neighbours."""
     most = 44 if window > 1 else 7
     ranker = new_ranker(
         family,
@@ -194,7 +194,7 @@ def test_the_kernels_are_trained(cross_encoder: Path) -> None:
 
 def test_counts_pass_no_gradient(cross_encoder: Path) -> None:
     ranker = new_ranker("cedr-drmm", cross_encoder)
-    documents = 64  # so many that some hidden unit is above 0
+    documents = 64  # enough that some hidden unit is above 0
     vectors = torch.randn(documents, 2, 8, 3, 32, requires_grad=True)
     roles = torch.tensor([[[1, 2, 2, 1, 3, 3, 3, 1]] * 2] * documents)
     mask = torch.ones(documents, 2, dtype=torch.bool)
@@ -206,7 +206,7 @@ def test_counts_pass_no_gradient(cross_encoder: Path) -> None:
 
 
 def test_equal_vectors_fall_into_the_last_bin(cross_encoder: Path) -> None:
-    """Whatever the rounding of their cosine: doubling a vector must not move it into another bin."""
+    """Rounding of their cosine has no effect: doubling a vector must not move it into another bin."""
     ranker = new_ranker("cedr-drmm", cross_encoder).eval()
     roles = torch.tensor([[[1, 2, 1, 3, 3, 1]]])
     vectors = torch.randn(64, 1, 6, 3, 32)

@@ -1,4 +1,4 @@
-"""What holds of every family that compares tokens: masks, companions, gradients, artifacts."""
+"""Properties of every family that compares tokens: masks, companions, gradients, artifacts."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def ranker(request: pytest.FixtureRequest, make_model: MakeModel, family: str) -
 
 
 def rounding_stays_small(ranker: Ranker, query: str, documents: list[str]) -> bool:
-    """Tell whether no cosine lies at the edge of a bin (DRMM) or on the slope of the sharp kernel (KNRM)."""
+    """Return whether no cosine is at the edge of a bin (DRMM) or on the slope of the sharp kernel (KNRM)."""
     if not ranker.spec.family.startswith("cedr"):
         return True
     reader = ranker.reader
@@ -82,7 +82,7 @@ def test_scores_stand_alone(ranker: Ranker, query: str, documents: list[str], ba
 
 @st.composite
 def token_roles(draw: st.DrawFn) -> list[list[list[int]]]:
-    """Roles of some documents' chunks: each has the query, padded or not, and none or more tokens."""
+    """Draw roles of some documents' chunks: each has the query, padded or not, and any number of tokens."""
     documents = []
     for _ in range(draw(st.integers(1, 3))):
         query = [1] + [2] * draw(st.integers(1, 8)) + [0] * draw(st.integers(0, 2)) + [1]
@@ -92,7 +92,7 @@ def token_roles(draw: st.DrawFn) -> list[list[list[int]]]:
 
 
 def filled(ranker: Ranker, documents: list[list[list[int]]], chunks: int, tokens: int) -> Features:
-    """Random vectors at the given roles, NaN wherever there is none."""
+    """Draw random vectors at the given roles, and NaN everywhere else."""
     width = (3, 32) if ranker.spec.family.startswith("cedr") else (128,)
     roles = torch.zeros(len(documents), chunks, tokens, dtype=torch.long)
     vectors = torch.full((len(documents), chunks, tokens, *width), torch.nan)
@@ -118,7 +118,7 @@ def test_documents_do_not_see_each_other_nor_padding(
     features = filled(ranker, documents, chunks + more, tokens + more)
     assert features.roles is not None
     mask = torch.arange(chunks + more) < torch.tensor([[len(document)] for document in documents])
-    # Where there is no chunk, not even roles mean anything.
+    # Without a chunk, roles have no meaning, either.
     features.roles[~mask] = Role.DOCUMENT
     with torch.inference_mode():
         together = ranker.aggregator.explain(features, mask)
@@ -158,7 +158,7 @@ def test_gradients_are_finite_whatever_lies_under_masks(
 
 def test_gradients_reach_backbone_aggregator_and_head(family: str, cross_encoder: Path) -> None:
     ranker = new_ranker(family, cross_encoder, Chunking("disjoint", 8, 8, 40), max_query_tokens=4).eval()
-    if family == "cedr-drmm":  # no hidden unit at 0, where gradients end
+    if family == "cedr-drmm":  # no hidden unit at 0, where gradients vanish
         torch.nn.init.constant_(dict(ranker.named_parameters())["aggregator.hidden.bias"], 50.0)
     ids = torch.randint(5, 100, (6, 12))
     roles = torch.tensor([[1, 2, 2, 2, 1, 3, 3, 3, 3, 3, 3, 1]] * 6)
@@ -169,7 +169,7 @@ def test_gradients_reach_backbone_aggregator_and_head(family: str, cross_encoder
     weights = dict(ranker.named_parameters())
     assert [name for name, weight in weights.items() if weight.grad is None] == []
     reached = {name for name, weight in weights.items() if weight.grad is not None and weight.grad.any()}
-    # A bias of keys moves all of a softmax alike.
+    # A bias of keys adds the same to all arguments of a softmax.
     assert {name for name in weights if name not in reached} <= {
         name for name in weights if name.endswith("key.bias")
     }

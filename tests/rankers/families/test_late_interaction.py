@@ -1,4 +1,4 @@
-"""Late interaction against transformers' own models: literal sequences, one chunk and document at a time."""
+"""Late interaction compared with transformers' own models, one chunk and document at a time."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,19 +39,19 @@ class Case(NamedTuple):
     use_separators: bool = True
 
 
-# No projection; one before the interaction; one before each; one before the aggregator; without separators.
+# No projection; one before the interaction; one before each; one before the aggregator; no separators.
 CASES = [Case(32, 32), Case(24, 24), Case(24, 40), Case(32, 24), Case(24, 40, use_separators=False)]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 
 
 @pytest.fixture(scope="session")
 def small(make_model: MakeModel) -> Callable[[int, int], Path]:
-    """Cross-encoders of few layers and 64 positions."""
+    """Make cross-encoders of few layers and 64 positions."""
     made: dict[tuple[int, int], Path] = {}
 
     def folder(layers: int, width: int) -> Path:
         if (layers, width) not in made:
-            # Weights wide enough to tell mistakes, and not so wide that rounding errors grow.
+            # Weights wide enough to reveal mistakes, but not so wide that rounding errors grow.
             sizes = {"num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 40}
             changes = {"hidden_size": width, "initializer_range": 0.2}
             made[layers, width] = make_model("bert", positions=64, **sizes, **changes)
@@ -78,7 +78,7 @@ def make(cross_encoder: Path, small: Callable[[int, int], Path]) -> Callable[[Ca
 
 
 class ByHand:
-    """One of the aggregator's transformers, and what belongs to it."""
+    """One of the aggregator's transformers, with its parameters."""
 
     def __init__(self, ranker: Ranker, name: str, layers: int) -> None:
         state = ranker.aggregator.state_dict()
@@ -106,7 +106,7 @@ class ByHand:
         self.model.load_state_dict(bert)
 
     def first(self, *parts: tuple[Sequence[Vector | None], int]) -> Vector:
-        """Read [C] [S] part [S] … part [S], each part with its segment; None leaves its position empty."""
+        """Run [C] [S] part [S] … part [S], each part with its segment. None leaves its position empty."""
         separator = [(self.weights["separator"], 0, 1)] if "separator" in self.weights else []
         sequence = [(self.weights["first"], 0, 1), *separator]
         for vectors, segment in parts:
@@ -142,7 +142,7 @@ def test_scores_follow_the_formula(
     weight, bias = ranker.aggregator.get_submodule("head.linear").state_dict().values()
 
     def text(tokens: list[int], segment: int) -> list[Vector]:
-        """Encode [CLS] [SEP] text [SEP] and keep all of it, as the published code does."""
+        """Encode [CLS] [SEP] text [SEP] and keep all its vectors, as the published code does."""
         ids = [cls, sep, *tokens, sep]
         segments = [0, 0] + [segment] * (len(tokens) + 1)
         found: list[Vector] = backbone.encode(ids, segments, [1] * len(ids))
@@ -207,13 +207,13 @@ def test_limits_are_those_of_pairs(tiny_backbone: Path, cross_encoder: Path) -> 
     spec = new_ranker(FAMILY, tiny_backbone, pretrained=False).spec
     assert spec.chunking == Chunking("sliding", 150, 100, 1431)
     assert spec.max_query_tokens == 32
-    fitted = new_ranker(FAMILY, cross_encoder)  # of 128 positions, 3 of which special tokens take
+    fitted = new_ranker(FAMILY, cross_encoder)  # of 128 positions, 3 of which are for special tokens
     assert fitted.spec.chunking == Chunking("sliding", 125, 83, 1431)
     assert fitted.reader.max_input_tokens == 128
 
 
 def encoded(ranker: Ranker, documents: list[str]) -> tuple[list[Features], Features]:
-    """Each document's chunks, encoded together, and the query."""
+    """Return each document's chunks, encoded together, and the query."""
     reader = ranker.reader
 
     def rows(inputs: list[Any]) -> list[Features]:

@@ -1,4 +1,4 @@
-"""LongP: documents and queries of every length, read as far as the backbone goes."""
+"""LongP: documents and queries of every length, read up to the backbone's limit."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ def ranker(request: pytest.FixtureRequest, make_backbone: MakeBackbone) -> Ranke
 
 
 def words(ranker: Ranker, tokens: int) -> str:
-    """A text of exactly so many tokens: a letter is a token in every vocabulary of these tests."""
+    """Make a text with exactly this number of tokens: a letter is a token in all of these vocabularies."""
     text = " ".join("ab"[i * i % 7 % 2] for i in range(tokens))
     if len(ranker.reader.tokenizer.ids(text)) != tokens:
         text = text.replace(" ", "")
@@ -49,7 +49,7 @@ def test_every_length_is_read(ranker: Ranker, query_tokens: int) -> None:
 
 
 def test_the_score_is_the_heads_of_the_whole_document(make_backbone: MakeBackbone) -> None:
-    """From Hugging Face's own tokenizer and model and a sum written out: nothing shared with the package."""
+    """Hugging Face's own tokenizer and model, and an explicit sum: nothing is shared with the package."""
     folder = make_backbone("llama")
     ranker = new_ranker("longp", folder, seed=5).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Neural Model 1 against its formula, written out token by token in double precision."""
+"""Neural Model 1 compared with its formula, computed token by token in double precision."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""PARADE's light forms against their formulas, written out one number at a time."""
+"""PARADE's light forms compared with their formulas, computed one number at a time."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ def softmax(logits: Vector) -> Vector:
 
 
 def by_hand(form: str, state: dict[str, Any], vectors: list[Vector]) -> tuple[float, list[float]]:
-    """The score of a document and, of the attention, its chunks' weights."""
+    """Return the score of a document, and for the attention form its chunks' weights."""
     weights: list[float] = []
     if form == "parade-avg":
         joined = [sum(values) / len(vectors) for values in zip(*vectors, strict=True)]

@@ -1,4 +1,4 @@
-"""PARADE's transformers against transformers' own BertModel, over a literal sequence for each document."""
+"""PARADE's transformers compared with transformers' own BertModel, over an explicit sequence per document."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -69,13 +69,13 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(ma
 
 @pytest.fixture(scope="session")
 def minilm(make_model: MakeModel) -> Callable[[int], Path]:
-    """Cross-encoders of 3 layers and 64 positions, as wide as asked: what MiniLM is to a BERT-base."""
+    """Make cross-encoders of 3 layers and 64 positions, in any width, like a MiniLM and a BERT-base."""
     made: dict[int, Path] = {}
 
     def folder(width: int) -> Path:
         if width not in made:
             sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
-            # Weights wide enough to tell mistakes, and not so wide that rounding errors grow.
+            # Weights wide enough to reveal mistakes, but not so wide that rounding errors grow.
             changes = {"hidden_size": width, "initializer_range": 0.3}
             made[width] = make_model("bert", positions=64, **sizes, **changes)
         return made[width]
@@ -114,7 +114,7 @@ def by_hand(
     pad_query_to: int,
     use_separators: bool,
 ) -> float:
-    """Score one document: the sequence as the paper writes it, through transformers' BertModel.
+    """Score one document: the sequence as in the paper, with transformers' BertModel.
 
     A chunk that is left out (None) leaves its position empty.
     """
@@ -196,7 +196,7 @@ def test_scores_follow_the_formula(
 
 
 def features_of(ranker: Ranker, documents: list[str]) -> list[Features]:
-    """The chunks of each document, encoded one by one."""
+    """Return the chunks of each document, encoded one by one."""
     reader = ranker.reader
     query = reader.read_query(QUERY)
     found = []
@@ -436,7 +436,8 @@ def test_rand_is_of_its_backbones_sizes(make_backbone: MakeModel, architecture: 
 def test_parameters_agree_with_table_6(family: str, published: float) -> None:
     """The paper gives 132 to 148 million for PARADE Transformer, the 2022 version 132 for PRETR-L6.
 
-    They count a table of word embeddings that no aggregator reads: our rankers are without it.
+    These figures include a table of word embeddings that no aggregator reads. Farrank's rankers do not have
+    it.
     """
     model = next(
         model

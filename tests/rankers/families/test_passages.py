@@ -1,4 +1,4 @@
-"""The families against their formulas, written out one chunk at a time."""
+"""The families compared with their formulas, computed one chunk at a time."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ CHUNKS = {
 @pytest.mark.parametrize("family", CHUNKS)
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_scores_follow_the_formula(cross_encoder: Path, family: str, document: str) -> None:
-    """From Hugging Face's own tokenizer and model, plain lists and loops: nothing shared with the package."""
+    """Hugging Face's own tokenizer and model, plain lists and loops: nothing is shared with the package."""
     chunking, bounds = CHUNKS[family]
     ranker = new_ranker(family, cross_encoder, chunking, seed=5).eval()
     tokenizer = AutoTokenizer.from_pretrained(cross_encoder)
@@ -95,7 +95,7 @@ def test_seeds_decide_all_that_is_random(
     assert version(1, True) == version(1, True)
     assert version(1, False) == version(1, False)
     assert version(1, False) != version(2, False)
-    # These have no head of their own: with a pretrained backbone nothing of them is random.
+    # These have no head of their own: with a pretrained backbone no weight is random.
     whole = family in ("biencoder", "cross-encoder", "yes-no")
     assert (version(1, True) == version(2, True)) == whole
 

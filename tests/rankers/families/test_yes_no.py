@@ -1,4 +1,4 @@
-"""Language models that answer: scores are those of their published code, run by transformers, to 1e-5."""
+"""Generative language models have the scores of their published code, run with transformers, to 1e-5."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> MakeLanguageModel:
 
 
 def last_logits(folder: Path, inputs: Sequence[Sequence[int]], tokenizer: Any) -> torch.Tensor:
-    """What transformers' language model says at the last position, padded on the left. Shapes: -> (P, V)."""
+    """Return transformers' logits at the last position, padded on the left. Shapes: -> (P, V)."""
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     padded = tokenizer.pad({"input_ids": [list(ids) for ids in inputs]}, return_tensors="pt")
     with torch.inference_mode():
@@ -66,7 +66,7 @@ def opened_tokenizer(folder: Path) -> Any:
 
 
 def qwen3_reranker(folder: Path, query: str, documents: Sequence[str]) -> list[float]:
-    """As the model card of Qwen/Qwen3-Reranker-0.6B computes log-odds."""
+    """Compute log-odds as in the model card of Qwen/Qwen3-Reranker-0.6B."""
     tokenizer = opened_tokenizer(folder)
     prefix = (
         "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
@@ -85,7 +85,7 @@ def qwen3_reranker(folder: Path, query: str, documents: Sequence[str]) -> list[f
 
 
 def mxbai_rerank_v2(folder: Path, query: str, documents: Sequence[str], instruction: str = "") -> list[float]:
-    """As the package mxbai-rerank computes them."""
+    """Compute scores as in the package mxbai-rerank."""
     tokenizer = opened_tokenizer(folder)
 
     def ids(text: str) -> list[int]:
@@ -111,7 +111,7 @@ def mxbai_rerank_v2(folder: Path, query: str, documents: Sequence[str], instruct
 
 
 def bge_reranker_v2_gemma(folder: Path, query: str, documents: Sequence[str]) -> list[float]:
-    """As the package FlagEmbedding computes them."""
+    """Compute scores as in the package FlagEmbedding."""
     tokenizer = opened_tokenizer(folder)
 
     def ids(text: str) -> list[int]:
@@ -190,7 +190,8 @@ def test_the_best_window_counts_and_is_named(
     reader = ranker.reader
     for chunk, score in zip(scored.chunks, scored.chunk_scores, strict=True):
         passage = text[chunk.start : chunk.end]
-        # As it stands in the prompt: what begins inside a word or without its space reads differently alone.
+        # With its context in the prompt: a text that begins inside a word or without its space has other
+        # tokens alone.
         if reader.read_document(passage.removeprefix(" ")).ids.tolist() == chunk.ids.tolist():
             (expected,) = published(folder, QUERIES[0], [passage.removeprefix(" ")])
             assert score == pytest.approx(expected, rel=0, abs=1e-5)
@@ -202,7 +203,7 @@ def test_the_best_window_counts_and_is_named(
 def test_soft_caps_and_near_attention_of_gemma_2_by_sentence_transformers_files(
     made: MakeLanguageModel,
 ) -> None:
-    """A folder with a chat template and a LogitScore says all that a preset would."""
+    """A folder with a chat template and a LogitScore has all the facts of a preset."""
     folder = made("gemma2")
     tokenizer = opened_tokenizer(folder)
     template = CHAT_TEMPLATE.replace("<|im_start|>", "<bos>").replace("<|im_end|>", "<eos>")
@@ -247,7 +248,7 @@ def test_soft_caps_and_near_attention_of_gemma_2_by_sentence_transformers_files(
     assert found == pytest.approx(expected, rel=0, abs=1e-5)
     assert packed_scores(ranker, QUERIES[0], DOCUMENTS) == pytest.approx(expected, rel=0, abs=1e-5)
     assert logits.abs().max() <= 3.0
-    # The instruction of its prompts, and an answer by one logit.
+    # Its prompts have an instruction, and one logit answers.
     write_json(
         folder / "config_sentence_transformers.json",
         {"prompts": {"law": "Find the law."}, "default_prompt_name": "law"},
@@ -278,13 +279,13 @@ def test_presets_follow_the_model_type_and_a_chat_template_wins(made: MakeLangua
     options = open_reader(folder).spec.options_as(YesNoOptions)
     assert options.template[0].startswith("<|im_start|>user\nTask: {instruction}")
     assert (options.yes, options.no) == ("yes", "no")
-    # A chat's own template says nothing of queries and documents.
+    # A chat's usual template does not mention queries and documents.
     write_json(config, values | {"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"})
     assert open_reader(folder).spec.options == QWEN3_RERANKER
 
 
 def test_an_instruction_may_hold_any_words(made: MakeLanguageModel) -> None:
-    """A placeholder's name in it is text, and stands where the instruction does."""
+    """A placeholder's name in it is plain text, and appears where the instruction does."""
     instruction = "Compare {query} with {document}, as {instruction} says."
     reader = open_reader(made("qwen3"), instruction=instruction)
     query = reader.read_query("what ranks?")
@@ -374,7 +375,7 @@ def test_an_input_is_the_template_with_its_texts_and_roles(made: MakeLanguageMod
     of_document = item.input_ids[item.roles == Role.DOCUMENT]
     assert of_document.tolist() == chunks[0].ids.tolist()
     assert text[chunks[0].start : chunks[0].end] == tokenizer.decode(of_document.tolist()).removeprefix(" ")
-    # The question mark is one token with the line's end, and the query's.
+    # The question mark and the line's end are one token, which belongs to the query.
     asked = item.input_ids[item.roles == Role.QUERY]
     assert tokenizer.decode(asked.tolist()) == " what is a query document?\n"
     assert query.ends[-1] == len("what is a query document?")

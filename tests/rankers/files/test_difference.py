@@ -1,4 +1,4 @@
-"""A ranker kept as a difference scores as it did; what does not fit is refused by name."""
+"""A ranker stored as a difference has unchanged scores; differences that do not fit are refused by name."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MATRIX = "encoder.backbone.encoder.layer.1.output.dense.weight"
 BIAS = "encoder.backbone.encoder.layer.0.output.dense.bias"
 POSITIONS = "transformer.bert.embeddings.position_embeddings.weight"
 WEIGHTS = "difference.safetensors"
-# Values that make a matrix a large one, and the width of the tiny backbone.
+# The number of values from which a matrix counts as large, and the width of the tiny backbone.
 LARGE, WIDTH = 2**16, 32
 
 
 def trained(backbone: Path, family: str = "parade-attn") -> Ranker:
-    """A matrix changed by rank 2, another altogether, a bias, and a new head."""
+    """A matrix changed by rank 2, a matrix changed completely, a bias, and a new head."""
     ranker = new_ranker(family, backbone, seed=1)
     rng = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -43,7 +43,7 @@ def trained(backbone: Path, family: str = "parade-attn") -> Ranker:
 
 @pytest.fixture(scope="module")
 def base(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A published model, its weights in its folder."""
+    """A published model with its weights in its folder."""
     folder = shutil.copytree(tiny_backbone, tmp_path_factory.mktemp("base") / "base")
     backbone = new_ranker("firstp", tiny_backbone, seed=5, pretrained=False).encoder.backbone
     save_file(dict(backbone.state_dict()), folder / "model.safetensors")
@@ -96,7 +96,7 @@ def test_a_large_new_matrix_is_kept_in_int8(base: Path, tmp_path: Path) -> None:
     assert name not in kept
     assert kept[f"{name}.rows"].dtype == torch.int8
     assert {each for each in kept if each.endswith(".rows")} == {f"{name}.rows"}
-    # Each row has steps of its own: half of one is the most that rounding moves.
+    # Each row has its own step, and rounding changes a value by at most half of it.
     step = table.abs().amax(dim=1, keepdim=True) / 127
     found = opened.aggregator.get_parameter(POSITIONS)
     assert bool(((found - table).abs() <= 0.501 * step).all())
@@ -140,7 +140,7 @@ def test_a_base_that_starts_from_the_ranker_itself_is_refused(folder: Path, tmp_
 
 
 def test_it_is_no_backbone_for_a_new_head(folder: Path) -> None:
-    # Its folder alone would give the weights of its base.
+    # The folder alone would give the weights of its base.
     with pytest.raises(SourceError, match="is a trained ranker, kept as its difference from a model"):
         new_ranker("maxp", folder)
 
@@ -152,7 +152,7 @@ def test_the_base_stays_as_it_was(base: Path, folder: Path) -> None:
 
 
 def without_checksum(folder: Path) -> None:
-    """As differences were that were made before there was one."""
+    """Differences had this form before there was a checksum."""
     path = folder / "difference.json"
     path.write_text(json.dumps({"base": json.loads(path.read_text())["base"]}))
 

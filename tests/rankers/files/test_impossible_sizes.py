@@ -1,4 +1,4 @@
-"""Values in an artifact's files that make no ranker: one clear error each, at once, that names the place."""
+"""Impossible values in an artifact's files: one clear error each, at once, that names the place."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def artifact(saved: Path, tmp_path: Path) -> Path:
 
 
 def write(artifact: Path, file: str, keys: str, value: object) -> None:
-    """Set a value deep inside a JSON file, its place given by keys with dots between them."""
+    """Set a value inside a JSON file. Its place is given by keys with dots between them."""
     values = json.loads((artifact / file).read_text())
     *outer, last = keys.split(".")
     inner = values

@@ -1,4 +1,4 @@
-"""Weights come from their files to where they serve, whole, once, and with what their modules compute."""
+"""Weights go from their files to their modules complete and once, with the values that modules compute."""
 
 import gc
 import threading
@@ -21,7 +21,7 @@ from support.architectures import ARCHITECTURES
 
 
 def tensors_of(ranker: Ranker) -> dict[str, torch.Tensor]:
-    """Weights and what modules compute for themselves."""
+    """Return the weights and the values that modules compute themselves."""
     return {**dict(ranker.named_parameters()), **dict(ranker.named_buffers())}
 
 
@@ -56,21 +56,21 @@ def test_opening_holds_the_weights_once(
 ) -> None:
     wide = make_backbone("bert", hidden_size=256, intermediate_size=1024, num_hidden_layers=6)
     save_ranker(new_ranker("maxp", wide, seed=1, pretrained=False, max_query_tokens=12), tmp_path)
-    open_ranker(tmp_path, dtype=dtype)  # what libraries load at the first time is not looked at
-    gc.collect()  # what earlier tests left, freed meanwhile, would count as less
+    open_ranker(tmp_path, dtype=dtype)  # memory that libraries take at their first use does not count
+    gc.collect()  # otherwise memory of earlier tests that is freed meanwhile would count as less
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         ranker = open_ranker(tmp_path, dtype=dtype)
     sizes = [weight.nbytes for weight in ranker.parameters()]
     largest = max(weight.numel() for weight in ranker.parameters()) * 4
-    # Mapping the file is told as an allocation, too; its pages are the file's.
+    # Mapping the file is reported as an allocation, too, but its pages are the file's.
     mapped = (tmp_path / "model.safetensors").stat().st_size
     held = peak = 0
     for event in profiled.profiler.kineto_results.events():
         if event.name() == "[memory]" and abs(event.nbytes()) != mapped:
             held += event.nbytes()
             peak = max(peak, held)
-    # One tensor more: a module makes its parameters before they are taken from it, and the version is a
-    # hash of one after the other.
+    # One more tensor: a module creates its parameters before they are replaced, and the version hashes one
+    # after the other.
     assert sum(sizes) <= peak <= sum(sizes) + 2 * largest + 2**16
 
 

@@ -80,7 +80,7 @@ def test_cross_encoders_get_the_papers_chunking(
 def test_whole_documents_are_as_long_as_the_backbone_reads(
     make_model: MakeModel, limits: dict[str, int], window: int, most: int
 ) -> None:
-    """Of 2,000 positions 32 are the query's and 3 special tokens'."""
+    """32 of 2,000 positions are the query's, and 3 are special tokens'."""
     folder = make_model("bert", positions=2000)
     chunking = open_reader(folder, family="longp", **limits).spec.chunking  # type: ignore[arg-type]
     assert chunking == Chunking("first", window, window, most)
@@ -187,7 +187,7 @@ def test_a_cross_encoder_must_be_complete(
 
 
 def test_old_and_foreign_names_are_understood(cross_encoder: Path, tmp_path: Path) -> None:
-    """A checkpoint of another task, from TensorFlow days, is still the same backbone."""
+    """A checkpoint for another task, from the time of TensorFlow, is still the same backbone."""
     folder = shutil.copytree(cross_encoder, tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
     renamed = {
@@ -207,7 +207,7 @@ def test_old_and_foreign_names_are_understood(cross_encoder: Path, tmp_path: Pat
 
 
 def test_a_base_model_gets_a_head(cross_encoder: Path, tmp_path: Path) -> None:
-    """Weights saved without the prefix of the base model load into a model with one."""
+    """Weights saved without the base model's prefix load into a model with a prefix."""
     folder = shutil.copytree(cross_encoder, tmp_path / "model")
     AutoModel.from_pretrained(cross_encoder).save_pretrained(folder)
     found, whole = new_ranker("cross-encoder", folder, seed=4), open_ranker(cross_encoder)
@@ -288,13 +288,13 @@ def test_facts_of_silent_configurations_are_transformers() -> None:
     assert len(silent) >= 5
     for model_type, row in silent.items():
         config = AutoConfig.for_model(model_type)
-        token_types = getattr(config, "type_vocab_size", 0)  # ModernBERT has no word for it
+        token_types = getattr(config, "type_vocab_size", 0)  # ModernBERT has no parameter for it
         assert (config.max_position_embeddings, token_types) == (row.positions, row.token_types)
 
 
 @pytest.mark.parametrize("model_type", [name for name, row in ARCHITECTURES.items() if row.counts_after_pad])
 def test_positions_after_the_padding_id(model_type: str) -> None:
-    """Left to itself, each such backbone begins to count where the facts say."""
+    """By default each such backbone counts from the position in its facts."""
     config = AutoConfig.for_model(
         model_type,
         hidden_size=8,

@@ -1,4 +1,4 @@
-"""Folders as sentence-transformers publishes them score as it scores them, to 1e-5 in fp32."""
+"""Folders that sentence-transformers publishes have its scores, to 1e-5 in fp32."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ from support.tiny_tokenizers import byte_level, metaspace, wordpiece
 
 MakeModel = Callable[..., Path]
 EditJson = Callable[..., None]
-# Prompts of cross-encoders, activations in a file of their own and tables of model2vec came with release 6.
+# Release 6 added cross-encoders' prompts, activations in a separate file, and tables of model2vec.
 needs_release_6 = pytest.mark.skipif(
     int(version("sentence-transformers").partition(".")[0]) < 6,
     reason="sentence-transformers before 6 neither writes nor reads it",
@@ -79,7 +79,7 @@ def published(cross_encoder: Path, tmp_path: Path) -> Path:
     return tmp_path / "published"
 
 
-# Where releases of sentence-transformers keep a cross-encoder's activation.
+# The places where releases of sentence-transformers store a cross-encoder's activation.
 def keep_in_own_file(folder: Path, edit_json: EditJson, name: Any) -> None:
     CrossEncoder(str(folder), device="cpu").save_pretrained(str(folder))
     edit_json(folder / "config_sentence_transformers.json", activation_fn=name)
@@ -197,7 +197,7 @@ def test_a_cross_encoder_takes_no_more(published: Path, overrides: dict[str, Any
 
 @pytest.fixture(scope="module")
 def dual(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Save a bi-encoder with prompts, as e5, bge and gte are."""
+    """Save a bi-encoder with prompts, like e5, bge and gte."""
 
     def make(model_type: str, prompts: dict[str, str], similarity: Any = "cosine") -> Path:
         body = Transformer(str(make_model(model_type)))
@@ -219,7 +219,7 @@ def dual(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) -> Cal
     "prompts",
     [
         {"query": "query: ", "document": "passage: "},  # e5
-        {"query": "Represent this sentence for searching relevant passages: "},  # bge, mxbai, gte's kin
+        {"query": "Represent this sentence for searching relevant passages: "},  # bge, mxbai, gte and similar
     ],
 )
 def test_prompts_of_bi_encoders(dual: Callable[..., Path], model_type: str, prompts: dict[str, str]) -> None:
@@ -256,7 +256,7 @@ def test_matryoshka_vectors_are_cut(dual: Callable[..., Path], similarity: str) 
 
 
 def test_what_is_not_used_is_not_written(dual: Callable[..., Path], published: Path) -> None:
-    """Versions are hashes of the spec's text: those of rankers without the newer options stay."""
+    """Versions are hashes of the spec's text, so rankers without the newer options keep theirs."""
     for folder, name in ((dual("bert", {}), "truncate_dim"), (published, "query_prefix")):
         assert name not in json.loads(open_reader(folder).spec.to_json())["options"]
 
@@ -292,7 +292,7 @@ def test_static_embeddings(tmp_path: Path, tokenizer: Callable[[], Tokenizer], n
 
 
 def test_static_tokenizers_are_read_without_a_class(tmp_path: Path) -> None:
-    """Beside this tokenizer.json nothing says that letters keep their case; BERT's class would lower them."""
+    """Only tokenizer.json is there, which keeps the case of letters; BERT's class would lower them."""
     tokenizer = wordpiece()
     kept = json.loads(tokenizer.to_str())
     kept["normalizer"]["lowercase"] = False

@@ -92,9 +92,9 @@ def test_lower_precision_is_the_encoders_alone(artifact: Path) -> None:
     literal = open_ranker(artifact)
     literal.encoder.to(torch.bfloat16)
     assert scores(ranker) == scores(literal)
-    # bf16 has 8 significant bits: a rounding is off by at most 2^-8 of its value. Some 25 of them lie on the
-    # way through two layers, each in a direction of its own, so that a vector is off by up to √25 · 2^-8 of
-    # its length, which is √H behind a normalization. A linear head multiplies that by its own length at most.
+    # bf16 has 8 significant bits: rounding changes a value by at most 2^-8 of it. Some 25 roundings occur on
+    # the way through two layers, in independent directions, so that a vector is off by up to √25 · 2^-8 of
+    # its length, which is √H after a normalization. A linear head multiplies this at most by its own length.
     weight = expected.aggregator.get_parameter("head.linear.weight")  # (1, H)
     bound = 5 * 2**-8 * weight.norm().item() * weight.numel() ** 0.5
     pairs = [
@@ -173,7 +173,7 @@ def test_a_flipped_bit_is_found(artifact: Path, place: int) -> None:
 
 
 def test_weights_without_a_digest_are_opened(artifact: Path) -> None:
-    """As artifacts had them before there was one, and as other programs write them."""
+    """Artifacts had this form before there was a digest, and other programs write it."""
     path = artifact / "model.safetensors"
     version = open_ranker(artifact).version
     save_file(load_file(path), path)
@@ -203,7 +203,7 @@ def test_large_weights_whose_sum_is_too_large_are_opened(artifact: Path) -> None
 
 
 def test_a_blob_of_the_hubs_cache_is_held_to_its_name(cross_encoder: Path, tmp_path: Path) -> None:
-    """There a file is a link to a blob that is called by its SHA-256."""
+    """A file there is a link to a blob that is named by its SHA-256."""
     folder = tmp_path / "snapshot"
     shutil.copytree(cross_encoder, folder)
     data = (folder / "model.safetensors").read_bytes()
@@ -253,7 +253,7 @@ def test_damaged_descriptions_are_named(artifact: Path, edit_json: EditJson) -> 
 
 
 def test_weights_that_cannot_be_written_are_named(artifact: Path, tmp_path: Path) -> None:
-    # A folder in the file's place fails as a full disk does: in safetensors, with no error of Python's.
+    # A folder in the file's place fails like a full disk: in safetensors, and not with an error of Python's.
     (tmp_path / "out" / "model.safetensors").mkdir(parents=True)
     with pytest.raises(WeightsError, match=r"out/model\.safetensors cannot be written: "):
         save_ranker(open_ranker(artifact), tmp_path / "out")
@@ -263,7 +263,7 @@ def test_weights_that_cannot_be_written_are_named(artifact: Path, tmp_path: Path
 def test_permissions_are_those_of_the_umask(
     make_backbone: Callable[..., Path], tmp_path: Path, umask: int, mode: int
 ) -> None:
-    """A server that runs as another user reads a mounted artifact; a mask that forbids it is kept."""
+    """A server that runs as another user reads a mounted artifact; a mask that forbids this is respected."""
     before = os.umask(umask)
     try:
         save_ranker(new_ranker("maxp", make_backbone("bert"), pretrained=False), tmp_path / "artifact")

@@ -1,4 +1,4 @@
-"""Block lists hold every pair that is needed, and no block that is not."""
+"""Block lists contain every needed pair, and no unneeded block."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def unused(batch: Tensor, head: Tensor, asks: Tensor, seen: Tensor) -> Tensor:
 
 
 def visible(asking: list[int], seen: list[int], pattern: Pattern) -> Flags:
-    """Every pair of tokens, as Pattern's docstring has it. Shapes: -> (T, U)."""
+    """Return every pair of tokens according to Pattern's docstring. Shapes: -> (T, U)."""
     pairs = np.zeros((sum(asking), sum(seen)), dtype=bool)
     row = column = 0
     for own, other in zip(asking, seen, strict=True):
@@ -42,7 +42,7 @@ def visible(asking: list[int], seen: list[int], pattern: Pattern) -> Flags:
 
 
 def by_blocks(pairs: Flags) -> NDArray[Any]:
-    """Put pairs into blocks, those beyond the streams unseen. Shapes: (T, U) -> (Q, K, BLOCK * BLOCK)."""
+    """Group pairs into blocks. Pairs beyond the streams are unseen. Shapes: (T, U) -> (Q, K, BLOCK²)."""
     rows, columns = (-(-size // BLOCK) for size in pairs.shape)
     padded = np.zeros((rows * BLOCK, columns * BLOCK), dtype=bool)
     padded[: pairs.shape[0], : pairs.shape[1]] = pairs
@@ -81,7 +81,7 @@ def test_blocks_are_those_with_a_pair_that_sees(
     some, every = blocks.any(axis=-1), blocks.all(axis=-1)
     assert np.array_equal(touched.partly | touched.wholly, some)
     assert not (touched.partly & touched.wholly).any()
-    # What a mask says of its pairs is not known here.
+    # With a mask, the list does not know which pairs are seen.
     assert np.array_equal(touched.wholly, every & (pattern.sees is None))
 
 

@@ -1,4 +1,4 @@
-"""The kernels a device gets, and what is said of them."""
+"""The kernels of a device, and their descriptions."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 
 class Noted:
-    """A kernel that notes that it was called."""
+    """A kernel that records its calls."""
 
     def __init__(self, name: str, calls: list[str]) -> None:
         self._name, self._calls = name, calls
@@ -30,7 +30,7 @@ class Noted:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A GPU that torch's questions describe; nothing runs on it."""
+    """A GPU according to torch's functions. Nothing runs on it."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     monkeypatch.setitem(sys.modules, "flash_attn", None)

@@ -1,4 +1,4 @@
-"""A stream gives every family the features that padded batches give it."""
+"""A stream gives every family the same features as padded batches."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ MakeModel = Callable[..., Path]
 
 
 def kept(features: Features) -> tuple[torch.Tensor, torch.Tensor]:
-    """What aggregators may look at of one input's features."""
+    """Return the parts of an input's features that aggregators may read."""
     if features.roles is None:
         return features.vectors, torch.empty(0)
     real = features.roles != Role.PADDING

@@ -1,4 +1,4 @@
-"""flash_attn is called as its documentation says, and named when it cannot serve."""
+"""flash_attn is called as its documentation says, and the reason is given when it cannot be used."""
 
 import importlib.metadata
 import sys
@@ -16,7 +16,7 @@ from support.attention_heads import RandomHeads, alibi, rescored
 
 
 class StandIn(ModuleType):
-    """Stands for flash_attn, which is compiled for GPUs alone: the arguments of its README, kept."""
+    """Replaces flash_attn, which only GPUs have: it has the README's parameters and records arguments."""
 
     def __init__(self) -> None:
         super().__init__("flash_attn")

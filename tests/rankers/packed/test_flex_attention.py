@@ -1,4 +1,4 @@
-"""FlexAttention gives what plain attention gives, whatever the pattern."""
+"""FlexAttention gives the results of plain attention, whatever the pattern."""
 
 import gc
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ ALL = PATTERNS | WITHIN_INPUTS
 
 @pytest.fixture(autouse=True, scope="module")
 def _uncompiled() -> Iterator[None]:
-    """Every pattern would be compiled; uncompiled, torch warns that it is slow."""
+    """Every pattern would otherwise be compiled. Uncompiled, torch warns that it is slow."""
     with pytest.MonkeyPatch.context() as changed, torch.inference_mode():
         changed.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
         yield
@@ -74,7 +74,7 @@ def test_shared_heads_of_any_width_and_scale(make: MakePattern, width: int, scal
 
 
 class Recording:
-    """A kernel whose block masks are looked at."""
+    """A kernel that records block masks."""
 
     def __init__(self) -> None:
         self.masks: list[Any] = []
@@ -120,9 +120,9 @@ def test_what_a_stream_needed_goes_with_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # torch's compiler uses it itself
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # torch's compiler uses it, too
 def test_compiled_once_for_streams_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled, FlexAttention reads the block lists, and computes nothing else."""
+    """Compiled FlexAttention reads the block lists, and computes only their blocks."""
     torch.compiler.reset()
     monkeypatch.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
     flex = FlexAttention()

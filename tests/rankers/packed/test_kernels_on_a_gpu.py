@@ -1,4 +1,4 @@
-"""Every kernel in bf16 against plain attention in fp32, on the card."""
+"""Every kernel in bf16 compared with plain attention in fp32, on the GPU."""
 
 import pytest
 import torch
@@ -22,15 +22,15 @@ from support.attention_heads import (
 
 pytestmark = [
     pytest.mark.gpu,
-    # What torch's compiler says of itself, and of the tensor cores that fp32 is kept from.
+    # Warnings of torch's compiler about itself, and about fp32 without tensor cores.
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
 
 LENGTHS = (1, 1431, 2, 127, 128, 129, 512, 3, 700, 64)
-# Values are drawn from a normal distribution. bf16 keeps 8 bits of a significand, and rounds queries, keys,
-# values, weights and what comes out.
+# Values have a normal distribution. bf16 has 8 bits of significand, and rounds queries, keys, values, weights
+# and results.
 BOUND = 2e-2
 
 each_pattern = pytest.mark.parametrize("make", PATTERNS.values(), ids=PATTERNS)
@@ -41,7 +41,7 @@ within_inputs = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 def check(attention: Attention, make: MakePattern, heads: RandomHeads) -> None:
     pattern = make(heads)
     half = heads.to(torch.bfloat16)
-    # From the same rounded numbers: what is measured is the kernel.
+    # From the same rounded numbers, so that only the kernel is measured.
     wanted = half.to(torch.float32).plainly(pattern)
     with torch.inference_mode():
         mixed = half.through(attention, pattern)
@@ -93,7 +93,7 @@ def test_flex_between_two_streams(make: MakePattern) -> None:
 def test_flex_is_compiled_once_for_streams_of_any_length(make: MakePattern) -> None:
     flex = FlexAttention()
     check(flex, make, heads_of(64))
-    # Kernels differ below one block of tokens, and from there on serve all.
+    # Kernels differ below one block of tokens; above that, one serves all.
     with torch.compiler.set_stance("fail_on_recompile"):
         for lengths in ((300,), (1431, 20), (128,) * 8):
             check(flex, make, RandomHeads.random(lengths, heads=12, width=64, device="cuda"))

@@ -1,4 +1,4 @@
-"""From upload to features nothing is done that would make the host wait for a GPU."""
+"""From upload to features, no operation makes the host wait for a GPU."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,8 +21,8 @@ from support.architectures import ARCHITECTURES
 from support.packed_backbones import stream_of
 from support.ranker_inputs import inputs_of
 
-# What reads a value of a tensor, or gives one whose size depends on values: on CUDA both wait. So does what
-# turns Python's own numbers into a tensor there, by a copy from memory that is not pinned.
+# Operations that read a tensor's value, or whose result's size depends on values, wait on CUDA. So do those
+# that convert Python numbers to a tensor there, by a copy from memory that is not pinned.
 WAITING = frozenset(
     {
         "aten::_local_scalar_dense",
@@ -41,7 +41,7 @@ READING = frozenset({torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.cpu, 
 
 
 class NoWaitingOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuse operations that a host would wait for."""
+    """Refuses operations that make the host wait."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -57,7 +57,7 @@ class NoWaitingOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class NoReading(TorchFunctionMode):
-    """Refuse what reads a CPU's memory with no operation."""
+    """Refuses reads of a CPU tensor's memory without an operation."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -67,7 +67,7 @@ class NoReading(TorchFunctionMode):
 
 
 def unwatched(values: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Upload from pinned memory, which nothing waits for, although torch calls it like other copies."""
+    """Upload from pinned memory. Nothing waits for it, although torch calls it like other copies."""
     with _disable_current_modes():
         return uploaded(values, device)
 
@@ -98,7 +98,7 @@ def test_what_waits_is_found(looks: Callable[[torch.Tensor], object]) -> None:
         looks(torch.ones(3))
 
 
-# Padding stands inside a query, which chunks' inputs hold in a pair plan alone.
+# Only a pair plan has padding inside a query within chunks' inputs.
 CASES = [(name, None) for name in FAMILIES] + [
     (name, 12) for name in FAMILIES if FAMILIES[name].plan == "pair"
 ]

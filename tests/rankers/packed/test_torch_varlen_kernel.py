@@ -1,4 +1,4 @@
-"""torch's variable-length attention is called as its documentation says; what it cannot take is refused."""
+"""torch's variable-length attention is called as its documentation says; unsuitable inputs are refused."""
 
 from inspect import signature
 from typing import Any
@@ -14,7 +14,7 @@ from support.attention_heads import RandomHeads, alibi, rescored
 
 
 class Recording:
-    """Stands for the kernel, which only a GPU has: it keeps what it was given and gives the queries back."""
+    """Replaces the kernel, which only a GPU has: it records its arguments and returns the queries."""
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""One encoder for every backbone that reads streams, and inputs of all lengths for it."""
+"""One encoder for every backbone that reads streams, and inputs of all lengths."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture
 def make_encoder(make_backbone: MakeBackbone) -> MakeEncoder:
-    """Build a case's encoder; nothing of it is 0 or 1, so that biases and norms show."""
+    """Build a case's encoder. No weight is 0 or 1, so that biases and norms have an effect."""
 
     def make(case: Case, **changes: Any) -> Encoder:
         folder = make_backbone(case.made_as, **case.changes | changes)

@@ -1,4 +1,4 @@
-"""BigBird on streams: an input's blocks are its own, by place, however few they are."""
+"""BigBird on streams: an input's blocks are its own, by position, however few they are."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import Case, MakeEncoder, inputs_of, packed_states, padded_states
 
-# With 3 random blocks, inputs of up to 12 blocks have 12: of 8 tokens up to 96, of 64 up to 768. transformers
-# would give up sparse attention at 88 and 704.
+# With 3 random blocks, inputs of up to 12 blocks have 12 blocks: of 8 tokens up to 96, of 64 tokens up to
+# 768. transformers would switch to full attention at 88 and 704.
 SIZES: dict[str, tuple[dict[str, int], tuple[int, ...]]] = {
     "small blocks": ({"block_size": 8}, (1, 8, 9, 87, 88, 89, 95, 96, 97, 104, 105, 300, 1431)),
     "one random block": ({"block_size": 8, "num_random_blocks": 1}, (1, 55, 56, 57, 63, 64, 65, 200)),
@@ -32,7 +32,7 @@ def test_states_of_few_blocks_and_many(
 
 
 def test_far_tokens_are_seen_by_outer_blocks_alone(make_encoder: MakeEncoder) -> None:
-    """The comparisons above would notice if every token saw all."""
+    """The comparisons above would notice if every token saw all others."""
     encoder = make_encoder(Case("big_bird", {"block_size": 8}))
     inputs, changed = inputs_of(encoder, (200,)), inputs_of(encoder, (200,))
     changed[0].input_ids[100] = 5 if inputs[0].input_ids[100] != 5 else 6

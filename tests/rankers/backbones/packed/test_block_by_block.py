@@ -1,7 +1,7 @@
-"""FlexAttention gives backbones what plain attention gives them, within the blocks it computes.
+"""FlexAttention gives backbones the results of plain attention, within the blocks that it computes.
 
-It asks masks about tokens of different inputs, too, and leaves out the blocks that a pattern promises to need
-not: what plain attention cannot find wrong.
+It also applies masks to tokens of different inputs, and skips the blocks that a pattern promises not to need.
+Plain attention cannot find errors in either.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Cross-encoders of every backbone with a classifier: logits from streams are those of padded batches."""
+"""Cross-encoders of every backbone with a classifier have the same logits from streams and padded batches."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_logits_agree(make_model: MakeModel, architecture: str, labels: int) -> 
 
 
 def test_llama_scores_the_last_token_that_is_not_paddings(make_model: MakeModel) -> None:
-    """Also where a text's own tokens have padding's id: at its end, everywhere, at its beginning."""
+    """A text's own tokens may have padding's id at its end, everywhere, or at its beginning."""
     encoder = opened(make_model, "llama", labels=1).encoder
     pad = encoder.facts.pad_token_id
     assert pad is not None
@@ -69,7 +69,7 @@ def test_llama_without_padding_scores_the_last_token(make_model: MakeModel) -> N
     config.pad_token_id = None
     inputs = inputs_of(encoder, LENGTHS)
     with torch.inference_mode():
-        # transformers takes one input at a time then.
+        # transformers takes only one input at a time then.
         expected = [encoder(*map(torch.from_numpy, collate([item], 0))).vectors[0] for item in inputs]
         found = PackedEncoder(encoder, plain_attention)(stream_of(inputs))
     for mine, theirs in zip(found, expected, strict=True):

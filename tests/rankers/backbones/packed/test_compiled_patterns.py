@@ -1,4 +1,4 @@
-"""Masks and scores of backbones go into FlexAttention's kernel, compiled once for all layers and streams."""
+"""Masks and scores of backbones work in FlexAttention's kernel, compiled once for all layers and streams."""
 
 import pytest
 import torch
@@ -10,12 +10,12 @@ from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import CASES, MakeEncoder, inputs_of, packed_states
 
-# Kernels: one for each pattern, Longformer has one for its global tokens too.
+# The number of kernels: one for each pattern. Longformer has one for its global tokens, too.
 KERNELS = {"big_bird": 1, "deberta-v2": 1, "longformer": 2}
 
 
-# Graphs and nothing more: of some masks torch 2.13 makes C++ that does not compile, for it puts a size's name
-# in place of another that begins with it. On a GPU there is no C++.
+# Only the graphs are compiled. For some masks torch 2.13 generates C++ that does not compile, because it
+# replaces a size's name within another name that begins with it. On a GPU there is no C++.
 @pytest.mark.parametrize("name", KERNELS)
 def test_compiled_once(make_encoder: MakeEncoder, name: str) -> None:
     torch.compiler.reset()
@@ -24,7 +24,7 @@ def test_compiled_once(make_encoder: MakeEncoder, name: str) -> None:
     encoder = make_encoder(CASES[name])
     flex, plain = (PackedEncoder(encoder, each) for each in (FlexAttention(kernel), plain_attention))
     settled = 0
-    # 5 blocks first: torch takes sizes that are equal by chance, as of blocks and heads, for the same.
+    # 5 blocks first: torch takes sizes that happen to be equal, e.g. of blocks and heads, for the same size.
     for lengths in ((17, 130, 400), (40,), (128, 256), (3, 500, 1, 44)):
         inputs = inputs_of(encoder, lengths)
         for mine, theirs in zip(packed_states(flex, inputs), packed_states(plain, inputs), strict=True):

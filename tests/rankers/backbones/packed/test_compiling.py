@@ -1,4 +1,4 @@
-"""What follows attention may be compiled, once for all layers and lengths."""
+"""The code after attention may be compiled once for all layers and lengths."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import CASES, LENGTHS, MakeEncoder, inputs_of, packed_states
 
 LAYERS = 4  # twice as many as usual
-# One for each way to write a layer.
+# One backbone for each way to write a layer.
 WRITTEN = ("bert", "deberta-v2", "distilbert", "jina", "llama", "llama with biases", "longformer")
 
 
@@ -36,8 +36,8 @@ def test_graphs_give_the_same_and_serve_all_layers(name: str, make_encoder: Make
         inputs = inputs_of(encoder, lengths)
         for found, expected in zip(packed_states(packed, inputs), packed_states(plain, inputs), strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    # One for any number of tokens and one for a single token, which torch always tells apart; the first may
-    # be begun twice. A graph for each layer would be four times as many.
+    # One graph for any number of tokens, and one for a single token, which torch always compiles separately.
+    # The first may be compiled twice. A graph for each layer would be four times as many.
     assert 2 <= counter.frame_count * LAYERS / functions <= 3
 
 

@@ -1,4 +1,4 @@
-"""DeBERTa on streams: every way in which its attention may know distances."""
+"""DeBERTa on streams, with every form of its attention to distances."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ from support.packed_backbones import Case, MakeEncoder, inputs_of, packed_states
 
 MakeBackbone = Callable[..., Path]
 
-# 16 buckets up to 64 places: inputs reach from single distances to those that share the last bucket.
+# 16 buckets up to 64 positions: inputs have single distances and distances that share the last bucket.
 FURTHEST = {"max_relative_positions": 64}
 KINDS: dict[str, dict[str, Any]] = {
     "as v3": {},
@@ -46,7 +46,7 @@ def test_states_are_those_of_transformers(
 
 
 def test_long_inputs_are_read_past_the_distances_of_the_table(make_encoder: MakeEncoder) -> None:
-    """As long as documents are, and the buckets of v3 halved: beyond 256 places all distances look alike."""
+    """As long as documents are, with half of v3's buckets: beyond 256 positions all distances are equal."""
     encoder = make_encoder(Case("deberta-v2", {"position_buckets": 128, "max_relative_positions": 256}))
     inputs = inputs_of(encoder, (1431,))
     packed = PackedEncoder(encoder, plain_attention)

@@ -1,4 +1,4 @@
-"""Where only first tokens are read, a packed last layer may leave out all others, with the same result."""
+"""If only first tokens are read, a packed last layer may omit all others, with the same result."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from support.packed_backbones import stream_of
 
 
 class Watched:
-    """Plain attention that notes how many tokens asked, and with which pattern."""
+    """Plain attention that records the number of querying tokens, and the pattern."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, Pattern]] = []
@@ -24,7 +24,7 @@ class Watched:
 
 
 def first_vectors(encoder: Encoder, inputs: list[EncoderInput], attention: Watched, alone: bool) -> Tensor:
-    """Each input's first vector of the last layer. Shapes: -> (P, H)."""
+    """Return each input's first vector of the last layer. Shapes: -> (P, H)."""
 
     def read(output: object, tokens: Layout) -> Features:
         return Features(tokens.first(getattr(output, "last_hidden_state")))  # noqa: B009  # of any output
@@ -41,14 +41,14 @@ def test_first_tokens_are_what_they_were(encoder: Encoder, inputs: list[EncoderI
     found = first_vectors(encoder, inputs, less, alone=True)
     assert found.shape == (len(inputs), encoder.backbone.config.hidden_size)  # type: ignore[union-attr]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    # Layers with patterns of their own are computed whole, and Llama's first token knows of no other.
-    # ModernBERT's last layer alone decides: it is global, or not.
+    # Layers with their own patterns are computed completely, and Llama's first token sees no other token. For
+    # ModernBERT, only whether the last layer is global decides.
     of_layers = whole.calls[-1:] if encoder.facts.architecture == "modernbert" else whole.calls
     is_less = all(pattern is EVERY_TOKEN for _, pattern in of_layers) and (
         encoder.facts.architecture != "deberta-v2"
     )
     assert less.calls[-1][0] == (len(inputs) if is_less else whole.calls[-1][0])
     for (count, pattern), (expected_count, of_whole) in zip(less.calls[:-1], whole.calls, strict=False):
-        # A pattern is itself alone; that of a window is made for each encoder.
+        # The patterns are the same object, except a window's, which each encoder makes for itself.
         same = pattern is of_whole or pattern.window == of_whole.window is not None
         assert (count == expected_count and same) or not is_less

@@ -1,4 +1,4 @@
-"""Streams in bf16 are as near to fp32 as padded batches in bf16."""
+"""Streams in bf16 are as close to fp32 as padded batches in bf16."""
 
 import copy
 
@@ -13,14 +13,14 @@ from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import CASES, Case, MakeEncoder, inputs_of, packed_states, padded_states
 
-# Backbones with masks or scores of their own; all others are in the hands of kernels that are tested.
+# Backbones with their own masks or scores. All others use kernels that have their own tests.
 OWN_PATTERNS = ("big_bird", "deberta-v2", "longformer")
-# Of what transformers errs in bf16. Rounding differs, for scores are added up in another order.
+# A multiple of transformers' error in bf16. Rounding differs, because scores are added in another order.
 FACTOR = 1.5
 
 
 def error(found: list[Tensor], expected: list[Tensor]) -> float:
-    """Root mean square of what last states differ, relative to the states'."""
+    """Return the root mean square of the last states' differences, relative to the states'."""
     mine, theirs = (torch.cat([each[:, -1].float().cpu() for each in states]) for states in (found, expected))
     return float((mine - theirs).norm() / theirs.norm())
 
@@ -40,7 +40,7 @@ def test_on_a_cpu(make_encoder: MakeEncoder, name: str) -> None:
     check(make_encoder(CASES[name]), plain_attention, (17, 130, 64, 300), "cpu")
 
 
-# As published, less deep: heads of 64, windows of 512, blocks of 64, 256 buckets.
+# As published, but with fewer layers: heads of 64, windows of 512, blocks of 64, 256 buckets.
 PUBLISHED = {
     "big_bird": {"block_size": 64},
     "deberta-v2": {"position_buckets": 256, "max_relative_positions": 512},
@@ -52,7 +52,7 @@ PUBLISHED = {
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 @pytest.mark.parametrize(("name", "changes"), PUBLISHED.items(), ids=PUBLISHED)
 def test_on_a_gpu(make_encoder: MakeEncoder, name: str, changes: dict[str, int]) -> None:
-    """Compiled FlexAttention, with the backbone's own mods."""
+    """Compiled FlexAttention runs with the backbone's own mods."""
     wide = {
         "hidden_size": 768,
         "num_attention_heads": 12,

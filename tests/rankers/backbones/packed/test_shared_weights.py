@@ -1,4 +1,4 @@
-"""A packed encoder stands on the padded one's weights; that one stays what it was."""
+"""A packed encoder uses the padded one's weights, which stays unchanged."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_padded_batches_give_the_same_after_packing(encoder: Encoder, inputs: li
             packed = PackedEncoder(encoder, plain_attention)
         for mine, theirs in zip(padded_states(encoder, inputs), before, strict=True):
             assert torch.equal(mine, theirs)
-    # A change of the weights reaches both.
+    # A change of the weights affects both.
     with torch.no_grad():
         for parameter in encoder.parameters():
             parameter.mul_(1.1)
@@ -35,7 +35,7 @@ def test_padded_batches_give_the_same_after_packing(encoder: Encoder, inputs: li
 
 
 def test_nothing_is_kept_twice(encoder: Encoder) -> None:
-    """Weights take as many bytes as before, and no two names share one."""
+    """The weights take as many bytes as before, and no two names share one."""
     PackedEncoder(encoder, plain_attention)
     parameters = list(encoder.parameters())
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in parameters}

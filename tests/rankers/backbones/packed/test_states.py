@@ -1,4 +1,4 @@
-"""Streams give every token of every input what padded batches give it, in every layer."""
+"""Streams give every token of every input the same state as padded batches, in every layer."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_places_left_free_behind_the_query(encoder: Encoder, padding: int) -> No
 @pytest.mark.parametrize("case", [each for each in CASES.values() if each.takes_positions])
 def test_positions_in_steps(case: Case, make_encoder: MakeEncoder) -> None:
     encoder = make_encoder(case)
-    encoder.position_step = 16  # inputs of up to 127 tokens are stretched, roberta's kin of up to 126
+    encoder.position_step = 16  # inputs of up to 127 tokens are stretched, for RoBERTa's kind of up to 126
     inputs = inputs_of(encoder, LENGTHS)
     expected = padded_states(encoder, inputs)
     assert_same(packed_states(PackedEncoder(encoder, plain_attention), inputs), expected)

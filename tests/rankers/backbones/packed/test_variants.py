@@ -1,4 +1,4 @@
-"""A variant that computes something else than its packed form is left to padded batches."""
+"""A variant that differs from its packed form is left to padded batches."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from support.packed_backbones import CASES, Case, MakeEncoder
 
 
 class Adapted(nn.Linear):
-    """A linear layer that does more, as adapters' and quantised ones do."""
+    """A linear layer that computes more, as adapters' and quantized ones do."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return super().forward(hidden) + 1
@@ -56,7 +56,7 @@ def test_variants_are_told_by_their_modules(
 @pytest.mark.parametrize("made_as", ["bert", "electra", "roberta"])
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
 def test_relative_positions(made_as: str, kind: str, make_encoder: MakeEncoder) -> None:
-    """Transformers 5 would read positions from the embeddings' table whatever config.json says."""
+    """Transformers 5 would read positions from the embeddings' table, whatever config.json says."""
     if SINCE_5:
         with pytest.raises(SourceError, match="position_embedding_type is"):
             make_encoder(Case(made_as), position_embedding_type=kind)
@@ -76,7 +76,7 @@ def test_layers_that_are_more_than_linear(name: str, changed: nn.Module, make_en
 
 
 def test_weights_of_another_kind(make_encoder: MakeEncoder) -> None:
-    """Some quantised layers are plain but for their weights."""
+    """Some quantized layers differ only in their weights."""
 
     class Quantised(nn.Parameter):
         pass
