@@ -179,7 +179,8 @@ class Chaos:
                 "device thread ended by a library", "exits"
             ),
             "device thread ended": lambda: self.strike_device("device thread ended", "ends"),
-            "device hung": lambda: self.strike_device("device hung", "hangs 4"),
+            # Long enough to be found, and over before it strikes again: a second hung thread is one too many.
+            "device hung": lambda: self.strike_device("device hung", "hangs 12"),
             "device out of memory": lambda: self.strike_device("device out of memory", "memory"),
             "tokenizer thread stuck": self.strike_tokenizer,
             "disk full, indexes reloaded": self.fill_disk,
