@@ -20,7 +20,7 @@ def test_the_same_scores_in_another_order_of_documents_are_the_same_ranking() ->
     ]
 
 
-def test_the_worst_question_is_told_beside_the_mean() -> None:
+def test_the_worst_question_is_reported_with_the_mean() -> None:
     first = QUERIES[0]
     reversed_once = REFERENCE | {first: {doc_id: -score for doc_id, score in REFERENCE[first].items()}}
     tau, _, overlap = fidelity_rows("x", "fp32", REFERENCE, reversed_once)

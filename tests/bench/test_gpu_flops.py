@@ -79,7 +79,7 @@ def test_bert_base_as_computed_by_hand() -> None:
     assert encoder_flops(config, [512, 512, 100]) == 2 * 96_636_764_160 + encoder_flops(config, [100])
 
 
-def test_what_nobody_has_counted_is_refused() -> None:
+def test_an_architecture_that_is_not_counted_is_refused() -> None:
     config = BACKBONES["microsoft/deberta-v3-base"]
     with pytest.raises(ValueError, match=r"'deberta-v2'; operations are counted for bert, .*longformer"):
         encoder_flops(config, [10])

@@ -31,7 +31,7 @@ def test_each_kind_of_request_has_its_answer(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("endpoint", "ranker", "answers"), [("HTTP", "none", "404: 3"), ("gRPC", RANKER, "OK: 3")]
 )
-def test_requests_at_once_are_measured_beside_another_caller(
+def test_requests_at_once_are_measured_with_another_caller(
     tmp_path: Path, endpoint: str, ranker: str, answers: str
 ) -> None:
     rows = {row.what: row for row in at_once(started(tmp_path), endpoint, 3, 200_000, 1, ranker)}

@@ -36,7 +36,7 @@ def test_contenders_take_turns_and_the_first_pass_is_not_measured() -> None:
     assert found.scores == {"a": ((1.0, 2.0),), "b": ((1.0, 2.0),)}
 
 
-def test_who_fails_is_left_out_with_what_was_measured_and_the_others_go_on() -> None:
+def test_a_failed_contender_is_left_out_and_the_others_go_on() -> None:
     order: list[str] = []
     found = measure_rounds(timed(order, a=[1, 1, 1, 1], b=[1, 1]), rounds=3)
     assert found.failed == {"b": "b ended"}

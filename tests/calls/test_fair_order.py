@@ -86,7 +86,7 @@ def test_one_account_alone_is_never_ahead(pieces: list[float]) -> None:
 
 @settings(max_examples=20)
 @given(st.integers(2, 12), st.floats(0.05, 1.0))
-def test_who_wants_more_than_a_share_does_not_get_it_from_those_who_come_and_go(
+def test_an_account_beyond_its_share_takes_nothing_from_those_that_come_and_go(
     others: int, work_s: float
 ) -> None:
     greedy = Account("greedy")
@@ -108,7 +108,7 @@ def test_who_wants_more_than_a_share_does_not_get_it_from_those_who_come_and_go(
         assert stage.had_s[each] >= 0.9 * fair_s - QUANTUM_S - work_s
 
 
-def test_what_nobody_else_wants_is_no_debt() -> None:
+def test_work_that_no_other_account_wants_is_no_debt() -> None:
     early, late = Account("early"), Account("late")
     stage = Stage(early)
     for _ in range(1000):
@@ -118,7 +118,7 @@ def test_what_nobody_else_wants_is_no_debt() -> None:
     assert had["early"] == pytest.approx(50, abs=2)
 
 
-def test_who_rested_has_nothing_saved_up() -> None:
+def test_an_idle_account_saves_nothing_up() -> None:
     busy, resting = Account("busy"), Account("resting")
     stage = Stage(busy, resting)
     stage.leave(resting)
@@ -130,7 +130,7 @@ def test_who_rested_has_nothing_saved_up() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.floats(0.01, 2.0)), min_size=1, max_size=200))
-def test_only_those_are_remembered_who_want_something_or_are_ahead(steps: list[tuple[int, float]]) -> None:
+def test_only_accounts_with_work_or_ahead_are_remembered(steps: list[tuple[int, float]]) -> None:
     shares = FairShares(QUANTUM_S)
     steady = Account("steady")
     shares.begin(steady)
@@ -206,7 +206,7 @@ def test_nothing_is_lost_doubled_or_left_among_several_accounts(
 
 
 @given(st.integers(1, 64), st.integers(2, 30))
-def test_calls_of_one_account_keep_their_order_beside_another(tokens: int, calls: int) -> None:
+def test_calls_of_one_account_keep_their_order_among_anothers(tokens: int, calls: int) -> None:
     batcher: Batcher[Owned] = Batcher(BatchPolicy(64, 1.1, 4))
     for number in range(calls):
         queue(batcher, number, Account("ab"[number % 2]), [tokens], 0.01 * number)
@@ -233,7 +233,7 @@ def test_a_greedy_accounts_calls_wait_behind_one_another(packed: bool) -> None:
 
 
 @pytest.mark.parametrize("in_flight", [0, 2], ids=["at once", "two batches later"])
-def test_ten_modest_callers_have_their_share_beside_one_with_a_hundred_calls(in_flight: int) -> None:
+def test_ten_modest_callers_have_their_share_next_to_one_with_a_hundred_calls(in_flight: int) -> None:
     batcher: Batcher[Owned] = Batcher(BatchPolicy(1024, 1.08, 32), FairOrder(QUANTUM_S / 2))
     accounts = {Account("greedy"): 100, **{Account(str(number)): 4 for number in range(10)}}
     numbers, now_s, had = count(), 0.0, Counter[Account]()

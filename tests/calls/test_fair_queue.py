@@ -44,7 +44,7 @@ async def served(slots: FairSlots, clock: Clock, waiting: list[Account]) -> list
     return done
 
 
-async def test_who_had_more_than_its_share_waits_for_the_others(clock: Clock) -> None:
+async def test_an_account_beyond_its_share_waits_for_the_others(clock: Clock) -> None:
     done = await served(FairSlots(1, 0.1), clock, [GREEDY] * 6 + [MODEST] * 2)
     assert done[:4] == [GREEDY, MODEST, GREEDY, MODEST]
     assert done[4:] == [GREEDY] * 4
@@ -83,7 +83,7 @@ async def test_no_more_than_there_are_slots_have_one(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("was_handed_over", [False, True])
-async def test_who_gives_up_waiting_leaves_the_slot_to_the_next(was_handed_over: bool) -> None:
+async def test_a_cancelled_wait_leaves_the_slot_to_the_next(was_handed_over: bool) -> None:
     slots = FairSlots(1, 0.1)
     give_back = await slots.take(GREEDY)
     left, stays = (asyncio.create_task(slots.take(each)) for each in (GREEDY, MODEST))

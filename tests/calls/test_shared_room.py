@@ -39,7 +39,7 @@ def test_one_alone_has_nearly_all(size: int, most: int) -> None:
 
 
 @given(st.integers(1, 6), st.integers(200, 5000))
-def test_whoever_holds_nothing_finds_room_beside_greedy_ones(greedy: int, size: int) -> None:
+def test_a_caller_without_calls_finds_room_next_to_greedy_ones(greedy: int, size: int) -> None:
     room = SharedRoom(size)
     fill(room, *(Account(f"greedy {number}") for number in range(greedy)))
     assert not room.is_full_for(1)
@@ -169,7 +169,7 @@ def test_a_caller_with_less_may_be_served_before_one_with_more_but_not_the_other
     assert no.value.reason == "others_late"
 
 
-def test_a_caller_that_is_served_by_its_share_is_told_what_its_share_does_in_time() -> None:
+def test_a_refusal_within_a_share_states_what_the_share_does_in_time() -> None:
     admission = make_admission()
     others = [Account(str(number)) for number in range(9)]
     for each in (GREEDY, *others):

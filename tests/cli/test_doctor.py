@@ -143,7 +143,7 @@ def test_cores_that_a_container_keeps_back_are_named() -> None:
     assert "this process may use 2 of 64 cores" in lines(found)
 
 
-def test_gpus_that_cannot_be_used_and_what_is_missing_beside_those_that_can() -> None:
+def test_unusable_gpus_and_missing_packages_for_usable_ones() -> None:
     unbuilt = Gpus("570.86.15", None, (), "torch is built without CUDA")
     assert "driver 570.86.15 is loaded, but torch is built without CUDA" in lines(
         advice.advise(HERE, unbuilt, RUNTIMES, [FLASH], 1)

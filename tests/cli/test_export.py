@@ -175,7 +175,7 @@ def test_an_interrupt_that_a_library_swallowed_ends_the_export_all_the_same(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_artifact_without_exports_is_told_how_to_get_one(
+def test_without_exports_the_error_says_how_to_make_one(
     farrank: Farrank, tiny_rankers: dict[str, Path]
 ) -> None:
     folder = tiny_rankers["maxp"]

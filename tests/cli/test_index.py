@@ -211,7 +211,7 @@ def test_ids_to_delete_stand_one_a_line_or_in_json_lines(
         assert message in outcome.err
 
 
-def test_a_disk_without_room_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:
     """No file may exceed 100 KB here, which Java reports like a full disk."""
     words = (f"word{n}" for n in range(200_000))
     lines = [json.dumps({"id": str(n), "text": " ".join(islice(words, 100))}) for n in range(2000)]

@@ -65,7 +65,7 @@ def test_days_from_now_are_a_time(farrank: Farrank, file: Path) -> None:
         (("list",), "keys.toml: No such file or directory"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(
+def test_problems_are_reported_in_one_line(
     farrank: Farrank, file: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     told = farrank("keys", *arguments, "--file", file)

@@ -74,7 +74,7 @@ def test_handlers_are_as_before_once_left() -> None:
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-def test_who_ignores_ctrl_c_goes_on_ignoring_it() -> None:
+def test_a_process_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with sigterm_interrupts():

@@ -105,7 +105,7 @@ def test_a_report_holds_for_a_moment(clock: Clock) -> None:
     assert not known.is_known(replica)
 
 
-def test_who_refused_or_is_late_is_drawn_last_for_a_while(clock: Clock) -> None:
+def test_a_replica_that_refused_or_is_late_is_drawn_last_for_a_while(clock: Clock) -> None:
     known = replicas(clock, 2 * PROBES)
     refused, late, *others = known.all()
     gone = Unavailable("gone")
@@ -225,7 +225,7 @@ def test_equal_replicas_share_calls(call: Caller, three: list[ScriptedServer]) -
     assert min(asked(three)) > 0
 
 
-def test_who_is_not_healthy_gets_nothing(call: Caller, three: list[ScriptedServer]) -> None:
+def test_an_unhealthy_replica_gets_no_calls(call: Caller, three: list[ScriptedServer]) -> None:
     three[0].set_health("NOT_SERVING", SERVICE)
     # The second does not know the service, like a server without the requested ranker.
     three[1].health = type(three[1].health)()

@@ -236,7 +236,7 @@ def test_what_is_no_document_is_named_with_its_place(
     assert scripted.requests == []
 
 
-def test_the_scale_of_scores_is_asked_for_and_told(call: Caller, scripted: ScriptedServer) -> None:
+def test_the_scale_of_scores_is_requested_and_returned(call: Caller, scripted: ScriptedServer) -> None:
     def use(client: Any) -> Any:
         return client.rerank("q", ["x"], score_scale=ScoreScale.SIGMOID, count_tokens_cut=True)
 
@@ -258,9 +258,7 @@ def test_an_unknown_value_of_an_enum_counts_as_not_set() -> None:
     assert Evidence(99) is Evidence.UNSPECIFIED
 
 
-def test_an_option_that_there_is_not_is_named_beside_those_there_are(
-    call: Caller, scripted: ScriptedServer
-) -> None:
+def test_an_unknown_option_is_named_with_the_known_ones(call: Caller, scripted: ScriptedServer) -> None:
     with pytest.raises(TypeError, match="no option topn; known are: ranker, top_n, "):
         call(scripted.target, lambda client: client.search_and_rerank("q", topn=3))
 

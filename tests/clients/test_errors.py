@@ -112,7 +112,9 @@ def test_errors_survive_pickling() -> None:
         ("localhost:x", "cannot connect to localhost:x: its port is not a number"),
     ],
 )
-def test_a_server_that_cannot_be_reached_is_told_in_one_line(call: Caller, target: str, message: str) -> None:
+def test_a_server_that_cannot_be_reached_is_reported_in_one_line(
+    call: Caller, target: str, message: str
+) -> None:
     with pytest.raises(Unavailable, match=f"^{message}$"):
         call(target, lambda client: client.rankers(), retry=ONCE)
 
@@ -123,7 +125,7 @@ def test_a_url_is_no_target(call: Caller, scheme: str) -> None:
         call(f"{scheme}://localhost:50051/", lambda client: client.rankers())
 
 
-def test_of_a_server_that_drained_and_ended_both_are_told(call: Caller) -> None:
+def test_a_servers_drain_and_its_end_are_both_reported(call: Caller) -> None:
     class Ending(threading.Event):
         def set(self) -> None:
             # From here on no connection is accepted, but this call still gets its answer.

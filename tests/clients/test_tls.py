@@ -70,7 +70,7 @@ def test_tls_where_there_is_none_and_none_where_there_is(
         call(server.target, lambda client: client.rankers(), retry=ONCE)
 
 
-def test_a_server_that_asks_who_calls(
+def test_a_server_that_requires_api_keys(
     call: Caller, mutual_server: ScriptedServer, tls_files: TlsFiles
 ) -> None:
     files = (tls_files.authority, tls_files.certificate, tls_files.private_key)

@@ -113,7 +113,7 @@ def test_every_metric_of_the_server_is_shown() -> None:
     assert used == listed
 
 
-def test_grafana_is_told_where_the_files_and_prometheus_are() -> None:
+def test_grafana_finds_the_files_and_prometheus() -> None:
     (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())[
         "datasources"
     ]

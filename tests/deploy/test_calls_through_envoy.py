@@ -100,7 +100,7 @@ def secret(tmp_path: Path) -> Secret:
     return Secret(tmp_path / "secret")
 
 
-def test_one_call_in_plain_text_and_the_pages_beside_it(tmp_path: Path) -> None:
+def test_one_call_in_plain_text_and_the_other_pages(tmp_path: Path) -> None:
     with (
         scripted_servers(2) as servers,
         running_envoy(PLAIN, [each.target for each in servers], tmp_path) as envoy,

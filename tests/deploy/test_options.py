@@ -145,7 +145,7 @@ def test_security_contexts_are_the_values_over_the_defaults(rendered: Rendered) 
                 assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_other_containers_stand_beside_and_before_the_server(rendered: Rendered) -> None:
+def test_other_containers_run_with_and_before_the_server(rendered: Rendered) -> None:
     spec = rendered.pod["spec"]
     assert spec["containers"][1:] == [SIDECAR]
     assert [each["name"] for each in spec["initContainers"]] == ["models", "wait"]

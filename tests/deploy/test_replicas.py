@@ -248,7 +248,7 @@ def test_a_start_may_take_as_long_as_the_values_say(values: Values) -> None:
     assert rendered.one("Deployment")["spec"]["progressDeadlineSeconds"] > start_s
 
 
-def test_a_replica_that_drains_is_out_before_it_is_told_to_end() -> None:
+def test_a_draining_replica_is_out_of_its_service_before_sigterm() -> None:
     """If replicas still got calls when SIGTERM arrives, callers would be refused without need."""
     server = Rendered().server
     probe = server["readinessProbe"]
@@ -434,7 +434,7 @@ def test_the_notes_name_addresses_that_there_are() -> None:
     assert f"has {rendered.pod['spec']['terminationGracePeriodSeconds']} s" in notes
 
 
-def test_of_the_configuration_the_chart_sets_what_a_cluster_needs() -> None:
+def test_the_chart_sets_the_configuration_that_a_cluster_needs() -> None:
     values = yaml.safe_load((ROOT / "deploy/helm/farrank/values.yaml").read_text(encoding="utf-8"))
     assert values["config"] == {
         "listen": {"drain_timeout_s": ListenConfig().drain_timeout_s},

@@ -126,7 +126,7 @@ def test_each_install_is_held_by_the_constraints(target: str, calls: dict[str, l
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_whatever_is_installed_is_pinned_to_what_everybody_asks_for(
+def test_every_installed_package_is_pinned_as_others_require(
     target: str, calls: dict[str, list[Call]]
 ) -> None:
     named = [each for call in calls[target] if call.action == "install" for each in call.requirements]

@@ -102,7 +102,7 @@ async def test_a_call_is_refused_whole(client: AsyncClient) -> None:
     assert len((await client.rerank(QUERY, TEXTS)).results) == 3
 
 
-async def test_what_no_queue_could_hold_is_refused_for_good_and_what_one_can_is_answered_whole(
+async def test_a_call_beyond_any_queue_is_refused_for_good_and_others_are_answered(
     folder: Path,
 ) -> None:
     """Members are admitted together: no member waits for room that another one of the same call has taken."""

@@ -89,7 +89,7 @@ def test_too_many_of_anything_are_refused_for_the_memory_of_their_bytes(
     )
 
 
-def test_a_large_request_ranks_the_same_at_all_doors(server: SpawnedServer) -> None:
+def test_a_large_request_ranks_the_same_at_all_endpoints(server: SpawnedServer) -> None:
     texts = [f"the sea {n} and the 河 " * 15_000 for n in range(20)]
     request = pb.RerankRequest(query="sea 7", documents=[pb.Document(text=text) for text in texts])
     rankings = []

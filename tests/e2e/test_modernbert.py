@@ -126,7 +126,7 @@ async def test_a_bi_encoder_is_pooled_as_its_modules_say(
 
 
 @in_one_loop
-async def test_streams_are_read_unless_told_otherwise(server: Replica) -> None:
+async def test_streams_are_read_unless_configured_otherwise(server: Replica) -> None:
     async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
         rankers = {each.name: each for each in (await client.rankers()).rankers}
     assert rankers["longp"].runtime_reason.endswith("packed batches, plain attention")

@@ -66,7 +66,7 @@ def test_scores_passages_and_cuts_are_those_of_the_ranker_offline(
         assert {p.evidence.name for p in result.chunks} == {ranker.aggregator.evidence.name}
 
 
-def test_a_score_does_not_depend_on_who_else_asks(client: Client) -> None:
+def test_a_score_does_not_depend_on_other_callers(client: Client) -> None:
     families = list(FAMILIES)
     alone = {family: scores(client.rerank(QUERY, documents(8), ranker=family)) for family in FAMILIES}
 

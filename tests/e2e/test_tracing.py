@@ -104,7 +104,7 @@ async def test_a_call_is_one_trace_from_its_caller_to_lucene(
     assert not [body for body in collector.bodies if MARK.encode() in body]
 
 
-async def test_calls_that_nobody_traces_are_none(
+async def test_calls_without_a_trace_have_none(
     traced: SpawnedServer, collector: Collector, tracer: trace.Tracer
 ) -> None:
     unsampled = TracerProvider(ALWAYS_OFF, shutdown_on_exit=False).get_tracer("an application")

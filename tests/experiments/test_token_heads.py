@@ -73,7 +73,7 @@ def test_a_document_scores_as_its_text(name: str, passages: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OF_TOKENS)
-def test_what_is_kept_scores_as_what_is_read(name: str, passages: Path, tmp_path: Path) -> None:
+def test_stored_encodings_score_like_fresh_ones(name: str, passages: Path, tmp_path: Path) -> None:
     ranker, kept = ranker_of(name, passages), KeptTokens(tmp_path)
     questions, _ = made_questions(ranker, 2)
     features = features_of(passages)

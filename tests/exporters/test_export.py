@@ -273,7 +273,7 @@ def test_without_tensorrt_the_command_that_installs_it_is_named(artifact: Path) 
     assert files(artifact) == before
 
 
-def test_large_weights_lie_beside_the_graph_and_nothing_is_printed(
+def test_large_weights_have_their_own_file_and_nothing_is_printed(
     artifact: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(farrank_exporters.trace, "INLINE_BYTES", 1000)

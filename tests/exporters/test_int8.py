@@ -117,7 +117,7 @@ def test_onnx_computes_all_products_in_int8(
         assert (given["bits"], given["accuracy_level"]) == (8, 4)
 
 
-def test_large_weights_stay_beside_the_graph(traced: Path, tmp_path: Path) -> None:
+def test_large_weights_keep_their_own_file(traced: Path, tmp_path: Path) -> None:
     apart, folder = tmp_path / "apart", tmp_path / "int8"
     apart.mkdir()
     folder.mkdir()

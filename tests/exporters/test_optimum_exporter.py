@@ -159,7 +159,7 @@ def test_int8_is_for_the_best_instructions_here(monkeypatch: pytest.MonkeyPatch)
 
 
 @needs_optimum
-def test_what_optimum_raises_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimums_errors_are_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from optimum.exporters import onnx as exporters
 
     made.save_cross_encoder(tmp_path)

@@ -112,7 +112,7 @@ async def test_its_searches_end_with_their_deadline(config: ServerConfig, lab: P
     await stages.stop()
 
 
-async def test_what_it_raises_is_what_is_said(config: ServerConfig, lab: Path) -> None:
+async def test_its_errors_reach_the_caller(config: ServerConfig, lab: Path) -> None:
     stages = open_first_stages(config.first_stage)
     await stages.start()
     (lab / "notes.db").unlink()

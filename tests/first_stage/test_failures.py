@@ -78,7 +78,7 @@ async def test_a_late_answer_is_dropped_and_the_next_one_is_right(stage: FirstSt
     assert found.doc_id == "other"
 
 
-async def test_searches_that_wait_are_bounded_and_the_refused_are_told_when_to_come_back(
+async def test_pending_searches_are_bounded_and_refusals_say_when_to_retry(
     toy_index: Path,
 ) -> None:
     config = FirstStageConfig(indexes={"toy": Bm25Config(toy_index)}, max_searches=3)

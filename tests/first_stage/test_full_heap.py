@@ -36,7 +36,7 @@ async def statuses(channel: grpc.aio.Channel) -> AsyncIterator[int]:
         yield told.status
 
 
-async def test_a_process_whose_heap_stays_full_is_told_killed_and_replaced(
+async def test_a_process_whose_heap_stays_full_is_reported_killed_and_replaced(
     tiny_rankers: dict[str, Path],
     toy_index: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -265,7 +265,7 @@ class KeptStage(TableStage):
         return [self.places.get(doc_id) for doc_id in doc_ids]
 
 
-async def test_places_are_those_beside_the_first_member_that_keeps_anything() -> None:
+async def test_places_are_those_of_the_first_member_with_stores() -> None:
     kept = KeptStage("b", {"x": 1.0, "y": 3.0}, {"x": 70, "y": 71, "z": 72})
     members = {"a": TableStage("a", {"x": 2.0, "z": 1.5, "v": 1.0}), "b": kept}
     fusion = await fused(members, method="linear", weights=(1.0, 1.0))

@@ -47,7 +47,7 @@ def unwritten_bytes(replica: Replica) -> int:
     )
 
 
-async def test_a_stopped_process_is_told_killed_and_replaced(
+async def test_a_stopped_process_is_reported_killed_and_replaced(
     config: ServerConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(lucene_host, "TICK_S", 0.1)

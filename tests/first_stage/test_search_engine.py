@@ -546,7 +546,7 @@ async def test_credentials_come_from_a_file_or_the_environment_and_are_nowhere_e
         front.asked.clear()
 
 
-async def test_wrong_credentials_stop_the_start_without_being_told(
+async def test_wrong_credentials_stop_the_start_and_are_not_printed(
     front: Front, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEARCH_SECRET", SECRET)

@@ -165,7 +165,7 @@ def target(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(bool(AGAIN), reason="another case is run again")
 @pytest.mark.parametrize("name", KNOWN)
-def test_a_known_attack_disturbs_nobody(target: Target, name: str) -> None:
+def test_a_known_attack_disturbs_no_other_caller(target: Target, name: str) -> None:
     loop_s, wall_s = target.server.loop_s(), time.monotonic()
     share = 1.0 if name in WHOLE else SHARE
     try:

@@ -79,7 +79,7 @@ def test_no_environment_holds_torch_or_the_project() -> None:
         assert not any(line.startswith(("torch", "transformers", "nvidia", "farrank")) for line in pinned)
 
 
-def test_an_index_that_cannot_be_reached_is_told_from_a_package_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unreachable_index_is_distinguished_from_an_absent_package(tmp_path: Path) -> None:
     requirements = tmp_path / "some.txt"
     requirements.write_text("idna==3.20\n")
     nowhere = {

@@ -147,7 +147,7 @@ def test_a_kill_in_the_exchange_leaves_an_index_and_nothing_to_go_on_with(
     ],
     ids=["change", "build"],
 )
-def test_who_writes_next_finds_the_index_that_a_crash_left_aside(
+def test_the_next_writer_finds_the_index_that_a_crash_left_aside(
     out: Path, write: Callable[[Path], int], message: str
 ) -> None:
     scratch = out.parent / ".index.building"

@@ -197,7 +197,7 @@ def test_a_damaged_file_is_named(
         TokenStore(store, "it")
 
 
-def test_what_is_not_verified_is_held_to_what_can_be_seen(tmp_path: Path) -> None:
+def test_an_unverified_store_is_checked_superficially(tmp_path: Path) -> None:
     store = write(tmp_path, "wordpiece", ["hello world", "world"])
     part = store / "part-000000000000"
     (part / "ids.u16").write_bytes(b"\xff" * (part / "ids.u16").stat().st_size)
@@ -234,7 +234,7 @@ def test_a_foreign_store_and_other_manifests_are_refused(tmp_path: Path) -> None
             TokenStore(store, "it")
 
 
-def test_another_tokenizer_is_told_from_the_same_with_other_cuts(tmp_path: Path) -> None:
+def test_another_tokenizer_is_distinguished_from_the_same_with_other_cuts(tmp_path: Path) -> None:
     store = write(tmp_path, "wordpiece", ["hello"])
     tokenizer = tiny_tokenizers.wordpiece()
     tokenizer.enable_truncation(7)

@@ -349,7 +349,7 @@ async def test_by_keyboard_alone(page: Page) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 1600])
-async def test_nothing_lies_beside_the_window(page: Page, width: int) -> None:
+async def test_nothing_is_outside_the_window(page: Page, width: int) -> None:
     await page.set_viewport_size({"width": width, "height": 800})
     await search(page, a="maxp", b="biencoder")
     sides = "[document.documentElement.scrollWidth, innerWidth]"

@@ -251,7 +251,7 @@ def test_a_ranker_that_changed_since_makes_its_export_stale(
         open_ranker_runtime(str(artifact), {}, placement=CPU)
 
 
-def test_who_asks_for_a_refused_runtime_is_told_why(tiny_exports: dict[str, Path], tmp_path: Path) -> None:
+def test_a_refused_runtime_is_reported_with_the_reason(tiny_exports: dict[str, Path], tmp_path: Path) -> None:
     artifact = Path(shutil.copytree(tiny_exports["maxp"], tmp_path / "maxp"))
     (export,) = find_exports(artifact)
     refused = (Refused("onnx", "with onnx kendall_tau is 0.9, and it must be kendall_tau >= 0.95"),)

@@ -166,7 +166,7 @@ def test_features_are_handed_over_to_the_stream_that_reads_them(diary: Diary) ->
 
 
 @given(st.lists(st.lists(st.integers(1, 70), min_size=1, max_size=40), min_size=1, max_size=5))
-def test_what_arrives_is_what_was_packed(batches: list[list[int]]) -> None:
+def test_batches_arrive_as_they_were_packed(batches: list[list[int]]) -> None:
     stage = Stage(CPU)
     for seed, lengths in enumerate(batches):
         packing = packing_of(lengths, seed)

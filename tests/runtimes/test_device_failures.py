@@ -43,13 +43,15 @@ EXHAUSTED = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate
         (DeviceLost("out of memory, and then some"), DeviceLost),
     ],
 )
-def test_the_devices_failures_are_told_from_the_models(raised: Exception, told: type[Exception]) -> None:
+def test_the_devices_failures_are_distinguished_from_the_models(
+    raised: Exception, told: type[Exception]
+) -> None:
     with pytest.raises(told) as failed, device_failures():
         raise raised
     assert type(failed.value) is told
 
 
-def test_real_exhaustion_of_host_memory_is_told() -> None:
+def test_real_exhaustion_of_host_memory_is_reported() -> None:
     with pytest.raises(OutOfMemory), device_failures():
         torch.empty(2**50)
 

@@ -128,12 +128,12 @@ def test_a_group_that_runs_out_of_memory_is_halved_until_it_fits_and_lets_go_of_
     assert found.halved_groups == 2 * 3
 
 
-def test_a_document_that_does_not_fit_alone_is_told() -> None:
+def test_a_document_that_does_not_fit_alone_is_reported() -> None:
     with pytest.raises(OutOfMemory):
         scored(FirstValue(room=0), [document(2, None, 8)] * 5)
 
 
-def test_a_lost_device_is_told_at_once() -> None:
+def test_a_lost_device_is_reported_at_once() -> None:
     attempts = []
 
     def lost(*given: object) -> tuple[list[float], list[list[float]]]:
@@ -162,7 +162,7 @@ def test_chunks_are_gathered_and_those_of_tokens_padded() -> None:
     assert found.roles[0].tolist() == [Role.DOCUMENT, Role.PADDING, Role.PADDING]
 
 
-def test_chunks_that_do_not_fit_are_told_as_the_device_failing() -> None:
+def test_chunks_that_do_not_fit_are_reported_as_a_failure_of_the_device() -> None:
     huge = torch.empty(1).expand(2**45)
     with pytest.raises(OutOfMemory):
         gathered([Features(huge)] * 2)

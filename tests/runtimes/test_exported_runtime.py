@@ -99,7 +99,7 @@ def test_in_several_groups_scores_are_the_aggregators_own(
         assert chunk_scores == pytest.approx(each[: len(chunk_scores)], rel=1e-4, abs=1e-3 * spread)
 
 
-def test_a_batch_that_the_hosts_memory_cannot_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_beyond_the_hosts_memory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory can also run out before the graph gets the batch. The server then tries halves."""
 
     def exhausted(inputs: Sequence[EncoderInput], pad_id: int, **_how: object) -> None:

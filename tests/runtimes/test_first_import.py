@@ -67,7 +67,7 @@ import {module}, torch
         ("farrank_runtimes.devices", "ACTIVE", "ACTIVE"),
     ],
 )
-def test_torchs_threads_sleep_while_they_wait_unless_told_to_spin(
+def test_torchs_threads_sleep_while_they_wait_unless_configured_to_spin(
     module: str, set_to: str | None, used: str
 ) -> None:
     kept = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}

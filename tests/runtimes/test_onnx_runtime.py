@@ -115,7 +115,7 @@ def expanding(tmp_path: Path) -> OnnxGraph:
     return OnnxGraph(session, torch.device("cpu"))
 
 
-def test_real_exhaustion_of_host_memory_is_told(expanding: OnnxGraph) -> None:
+def test_real_exhaustion_of_host_memory_is_reported(expanding: OnnxGraph) -> None:
     with pytest.raises(OutOfMemory):
         expanding.run({"value": torch.ones(1), "shape": torch.tensor([2**50])})
     (out,) = expanding.run({"value": torch.ones(1), "shape": torch.tensor([3])})
@@ -145,7 +145,7 @@ def test_a_provider_that_is_not_built_in_names_the_command(
     )
 
 
-def test_a_machine_without_onnx_runtime_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnx_runtime_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(
         RuntimeAbsent, match=r"^ONNX Runtime is not installed; pip install 'farrank\[onnx\]'$"

@@ -167,7 +167,7 @@ def test_batches_begun_behind_each_other_keep_their_features_and_share_the_time(
     assert 0 < sum(took_s) <= passed_s
 
 
-def test_a_part_that_fails_is_told_when_the_other_is_done(graphs: dict[str, Path]) -> None:
+def test_a_part_that_fails_is_reported_when_the_other_is_done(graphs: dict[str, Path]) -> None:
     """Afterwards the next batch is encoded as usual."""
     whole, halves = (
         OpenVinoGraph(graphs["maxp"] / "encoder.onnx", "f32", 2, streams=streams) for streams in (1, 2)
@@ -233,7 +233,7 @@ def test_what_is_not_here_stops_the_start(
         opened(graphs["maxp"], **changes)
 
 
-def test_absent_openvino_is_told_with_the_command(
+def test_absent_openvino_is_reported_with_the_command(
     monkeypatch: pytest.MonkeyPatch, graphs: dict[str, Path]
 ) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
@@ -275,7 +275,7 @@ for shape in shapes:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
-def test_real_exhaustion_is_told_and_survived(graphs: dict[str, Path]) -> None:
+def test_real_exhaustion_is_reported_and_survived(graphs: dict[str, Path]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", EXHAUSTION, str(graphs["maxp"])],
         env=os.environ | {"OMP_NUM_THREADS": "1"},

@@ -66,7 +66,7 @@ def test_rows_of_tokens_are_views_of_one_tensor(tiny_rankers: dict[str, Path]) -
     assert len({row.vectors.untyped_storage().data_ptr() for row in rows}) == 1
 
 
-def test_what_it_is_like_is_told(tiny_rankers: dict[str, Path]) -> None:
+def test_its_capabilities_are_reported(tiny_rankers: dict[str, Path]) -> None:
     runtime = on_cpu(open_ranker(tiny_rankers["maxp"]))
     told = runtime.capabilities()
     assert (told.runtime, told.device, told.precision) == ("torch", "cpu", "fp32")
@@ -102,7 +102,7 @@ def test_a_batch_of_nothing_is_refused(tiny_rankers: dict[str, Path]) -> None:
         on_cpu(open_ranker(tiny_rankers["maxp"])).encode([])
 
 
-def test_exhausted_memory_is_told_and_survived(
+def test_exhausted_memory_is_reported_and_survived(
     tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranker = open_ranker(tiny_rankers["maxp"])
@@ -213,7 +213,7 @@ def test_documents_are_scored_while_a_batch_runs(tiny_rankers: dict[str, Path], 
 
 
 @needs_gpu
-def test_cuda_memory_that_ends_is_told_and_survived(tiny_rankers: dict[str, Path]) -> None:
+def test_exhausted_cuda_memory_is_reported_and_survived(tiny_rankers: dict[str, Path]) -> None:
     runtime, ranker, _ = on_gpu(tiny_rankers["cedr-knrm"])
     inputs = inputs_of(ranker, TEXTS)
     wanted = [row.vectors.cpu() for row in runtime.encode(inputs).rows()]

@@ -180,7 +180,7 @@ def test_int8_that_nobody_measured_serves_where_there_is_nothing_else(
     assert np.isfinite(scores(served)).all()
 
 
-def test_half_precision_is_told_by_the_graph_and_served_if_asked_for(
+def test_half_precision_is_read_from_the_graph_and_served_on_request(
     published: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = made.copied(published["cross-encoder"], tmp_path / "published")

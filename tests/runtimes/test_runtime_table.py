@@ -78,7 +78,7 @@ def test_where_it_cannot_run_the_next_one_does_unless_it_was_named(swift: Path) 
         open_ranker_runtime(str(swift), {}, runtime="swift", placement=CPU)
 
 
-def test_an_unknown_runtime_is_told_with_those_there_are() -> None:
+def test_an_unknown_runtime_is_named_with_the_known_ones() -> None:
     with pytest.raises(RuntimeAbsent, match="no runtime 'swfit'; known are torch, onnx, openvino, tensorrt"):
         check_here("swfit", "fp32", CPU)
 

@@ -70,7 +70,7 @@ def test_a_backbone_that_gains_is_packed_on_a_cpu(
 
 @pytest.mark.usefixtures("fused")
 @pytest.mark.parametrize(("packing", "packed"), [("auto", True), ("packed", True), ("padded", False)])
-def test_a_fused_kernel_packs_unless_told_not_to(
+def test_a_fused_kernel_packs_unless_configured_otherwise(
     tiny_rankers: dict[str, Path], packing: Packing, packed: bool
 ) -> None:
     runtime, form = open_torch(open_ranker(tiny_rankers["maxp"]), "fp32", cpu(packing))

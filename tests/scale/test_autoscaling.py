@@ -60,7 +60,7 @@ def test_there_are_as_many_as_bring_each_to_the_target(backlogs_s: list[float], 
     assert asked(backlogs_s, running=len(backlogs_s), target=len(backlogs_s)) == count
 
 
-def test_replicas_that_have_told_nothing_count_as_the_others_do() -> None:
+def test_replicas_without_a_report_count_as_the_others_do() -> None:
     assert asked([4.0], running=2, target=2) == 4
 
 

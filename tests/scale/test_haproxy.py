@@ -13,7 +13,7 @@ from farrank_server.config.schema import ServerConfig
 
 
 @pytest.mark.parametrize("haproxy", [False, True])
-def test_serve_refuses_a_router_beside_haproxy_and_gets_none(
+def test_serve_refuses_a_router_with_haproxy_and_gets_none(
     haproxy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}

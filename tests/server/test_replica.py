@@ -37,7 +37,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-async def test_a_hung_device_is_told_to_callers_and_to_health_until_it_is_back(
+async def test_a_hung_device_is_reported_to_callers_and_health_until_its_restart(
     tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision, "TICK_S", 0.02)
@@ -261,7 +261,7 @@ def in_flight() -> list[ActiveCall]:
     return [each for each in gc.get_objects() if isinstance(each, ActiveCall)]
 
 
-async def test_both_doors_of_a_replica_lead_to_one_engine(tiny_rankers: dict[str, Path]) -> None:
+async def test_both_endpoints_of_a_replica_lead_to_one_engine(tiny_rankers: dict[str, Path]) -> None:
     config = ServerConfig(
         rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
         listen=ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0)),

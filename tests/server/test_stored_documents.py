@@ -215,7 +215,7 @@ async def test_looking_up_is_bounded_as_searches_are(stub: Any, replica: Replica
     assert len((await stub.Rerank(request)).results) == 1
 
 
-async def test_who_reads_what_is_listed_and_shown(stub: Any, replica: Replica) -> None:
+async def test_the_readers_of_stores_are_listed_and_shown(stub: Any, replica: Replica) -> None:
     listed = await stub.ListRankers(pb.ListRankersRequest())
     by_name = {each.name: each for each in listed.indexes}
     assert set(by_name["kept"].tokens_for) == set(replica.engine.loaded)

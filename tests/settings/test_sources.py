@@ -366,7 +366,7 @@ def test_lists_of_numbers_come_from_files_and_from_flags(tmp_path: Path) -> None
         ("https://a.example/page", "must be origins such as https://search.example, or *"),
     ],
 )
-def test_a_list_that_is_none_is_told(value: object, message: str) -> None:
+def test_a_list_that_is_none_is_refused(value: object, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build(from_flags(listen__http__cors_origins=value))
     assert message in str(caught.value)

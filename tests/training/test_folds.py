@@ -27,7 +27,7 @@ def test_too_few_or_too_many_parts(parts: int) -> None:
     assert str(caught.value) == expected
 
 
-def test_each_part_is_tested_once_by_who_never_saw_it() -> None:
+def test_each_part_is_tested_once_by_a_ranker_that_never_saw_it() -> None:
     parts = divided(IDS, 5)
     folds = folds_of(parts)
     assert [fold.number for fold in folds] == [1, 2, 3, 4, 5]

@@ -220,13 +220,13 @@ def test_a_teacher_is_learned_from(make_ranker: MakeRanker, tmp_path: Path) -> N
     assert (scores[:, 0] - scores[:, 2]).tolist() == pytest.approx([2.0] * 4, abs=0.3)
 
 
-def test_a_missing_teacher_is_told(make_ranker: MakeRanker, tmp_path: Path) -> None:
+def test_a_missing_teacher_is_reported(make_ranker: MakeRanker, tmp_path: Path) -> None:
     groups = Groups([each.__class__(each.query_id, each.query, each.documents) for each in triples(2)])
     with pytest.raises(TrainingError, match="loss is margin-mse, which needs a teacher's scores"):
         trained(make_ranker("firstp"), groups, tmp_path, loss="margin-mse")
 
 
-def test_weights_that_run_away_are_told(make_ranker: MakeRanker, tmp_path: Path) -> None:
+def test_diverging_weights_are_reported(make_ranker: MakeRanker, tmp_path: Path) -> None:
     ranker = make_ranker("firstp")
     with torch.no_grad():
         ranker.aggregator.get_parameter("head.linear.bias").fill_(torch.nan)

@@ -128,7 +128,7 @@ class Told:
 
 
 @pytest.mark.parametrize("after", [0, 2, 5, 9])
-def test_who_is_told_to_end_saves_and_goes_on_later(
+def test_an_ended_training_saves_and_resumes_later(
     make_ranker: MakeRanker, killed: Path, artifact: Path, tmp_path: Path, after: int
 ) -> None:
     more: dict[str, Any] = {"config": killed_training.CONFIG, "seed": 7, "validation": validation()}

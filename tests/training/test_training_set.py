@@ -88,7 +88,7 @@ def test_negatives_come_from_the_first_candidates_alone(files: Files) -> None:
     assert {group.documents[1] for group in groups(found, 20) if group.query_id == "q1"} == {"text c"}
 
 
-def test_what_is_left_out_is_told(files: Files) -> None:
+def test_omissions_are_reported(files: Files) -> None:
     assert files.open(negatives=2).notes == [
         "2 of 7 judged or candidate documents are not in the collection: e, gone",
         "3 of 5 queries are left out: 1 without a relevant document, 1 without a negative among the first "

@@ -45,13 +45,13 @@ def test_judged_queries_and_their_first_candidates(files: dict[str, Path]) -> No
     assert found.measure(run, ["RR", "AP"]) == pytest.approx({"RR": 0.5, "AP": 0.5})
 
 
-def test_a_candidate_without_a_text_is_told(files: dict[str, Path]) -> None:
+def test_a_candidate_without_a_text_is_reported(files: dict[str, Path]) -> None:
     with pytest.raises(TrainingError) as caught:
         opened(files)
     assert str(caught.value) == "1 of 3 candidate documents are not in the collection: gone"
 
 
-def test_nothing_to_measure_is_told(files: dict[str, Path]) -> None:
+def test_nothing_to_measure_is_reported(files: dict[str, Path]) -> None:
     files["qrels"].write_text("q4x 0 a 1\n")
     with pytest.raises(TrainingError, match="no validation query has both judgements and candidates"):
         opened(files, depth=2)
@@ -76,7 +76,7 @@ def test_scores_are_those_that_are_served(make_ranker: MakeRanker, family: str) 
         assert [each.score for each in ranked] == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
-def test_scores_that_are_no_numbers_are_told(make_ranker: MakeRanker) -> None:
+def test_scores_that_are_not_finite_are_reported(make_ranker: MakeRanker) -> None:
     ranker = make_ranker("firstp")
     with torch.no_grad():
         ranker.aggregator.get_parameter("head.linear.bias").fill_(torch.nan)

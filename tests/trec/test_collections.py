@@ -130,7 +130,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, problem: str) -> None:
     assert str(caught.value).startswith(f"{path}:3: {problem}")
 
 
-def test_bad_lines_can_be_passed_over_and_are_told(tmp_path: Path) -> None:
+def test_bad_lines_can_be_skipped_and_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_bytes(GOOD.encode() + b"\n".join(line for line, _ in BAD_LINES) + b'\n{"id": "z", "text": ""}')
     told: list[InputError] = []

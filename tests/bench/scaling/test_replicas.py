@@ -100,7 +100,7 @@ def test_processes_send_calls_together(addresses: Sequence[str], senders: Caller
         assert services_s[-1] > 5 * services_s[0] >= 5 * 10 * MAX_TOKENS * TOKEN_S
 
 
-def test_a_ways_p99_stands_beside_one_queues() -> None:
+def test_a_ways_p99_is_compared_with_one_queues() -> None:
     def measured(p99: float) -> tuple[Loaded, Latency]:
         return Loaded([], 1.0, Busy(0.5, 1.0)), Latency(100, p99, 200, 210, 3, 1000)
 
@@ -155,7 +155,7 @@ def test_an_answer_to_another_call_is_a_failure(
         closed_load(addresses[0], 1, 0.0, 0.2, iter([call_of(40)] * 1000))
 
 
-def test_latency_counts_from_when_a_call_was_due_and_stands_beside_one_queue(
+def test_latency_counts_from_due_times_and_is_compared_with_one_queue(
     addresses: Sequence[str], senders: Callers
 ) -> None:
     rate_per_s = 20.0
@@ -175,7 +175,7 @@ def test_latency_counts_from_when_a_call_was_due_and_stands_beside_one_queue(
     assert (at_once.p99, at_once.p99_same_arrivals) == (5000, 5000)
 
 
-def test_linear_is_so_many_times_what_one_did_in_the_same_round() -> None:
+def test_linear_is_a_multiple_of_one_replica_in_the_same_round() -> None:
     def loaded(per_s: float) -> Loaded:
         samples = [Sample(0, 0, each / per_s, OK, "", {"inference": 0.5 / per_s}) for each in range(101)]
         return Loaded(samples, 101 / per_s, Busy(0.25, 0.5))

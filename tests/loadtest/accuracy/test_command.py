@@ -170,7 +170,7 @@ def test_a_depth_cuts_runs_that_are_there_like_the_candidates(
     assert "unequal" not in outcome.out
 
 
-def test_unequal_depths_are_told(accuracy: Accuracy, files: Files, tmp_path: Path) -> None:
+def test_unequal_depths_are_reported(accuracy: Accuracy, files: Files, tmp_path: Path) -> None:
     lines = files.candidates.read_text().splitlines(keepends=True)
     shallow = tmp_path / "shallow.trec"
     shallow.write_text("".join(line for line in lines if line.split()[3] in "12"))
@@ -219,7 +219,7 @@ def test_what_cannot_be_done_is_one_line(
     assert outcome.out == ""
 
 
-def test_missing_documents_end_it_or_are_left_out_and_told(
+def test_missing_documents_end_it_or_are_left_out_and_reported(
     accuracy: Accuracy, files: Files, server: SpawnedServer, tmp_path: Path
 ) -> None:
     few = tmp_path / "few.jsonl"

@@ -52,7 +52,7 @@ def two(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder, out.getvalue(), err.getvalue()
 
 
-def test_rankers_are_measured_beside_their_firstp(two: tuple[Path, str, str]) -> None:
+def test_rankers_are_measured_against_their_firstp(two: tuple[Path, str, str]) -> None:
     folder, out, err = two
 
     results = Results.read(folder)

@@ -151,7 +151,7 @@ def test_calls_may_be_of_a_priority(farrank: Farrank, server: SpawnedServer, tmp
     assert "only Farrank over gRPC takes a --priority" in refused.err
 
 
-def test_both_doors_of_a_server_are_measured_in_one_run(
+def test_both_endpoints_of_a_server_are_measured_in_one_run(
     farrank: Farrank, server: SpawnedServer, tmp_path: Path
 ) -> None:
     targets = [server.address, f"cohere:{server.http_url}", f"tei:{server.http_url}"]
@@ -285,7 +285,7 @@ def loadtest(*arguments: object, rates: str = "5") -> list[object]:
     return ["loadtest", "latency", "--rates", rates, "--repeats", "1", "--duration-s", "1", *arguments]
 
 
-def test_who_cannot_be_asked_is_said_before_any_load(
+def test_unreachable_targets_are_reported_before_any_load(
     farrank: Farrank, server: SpawnedServer, tmp_path: Path
 ) -> None:
     unknown = farrank(*loadtest("--target", server.address, "--ranker", "zz", "--out", tmp_path, *TINY))

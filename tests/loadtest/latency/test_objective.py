@@ -15,7 +15,7 @@ def test_objectives_are_read() -> None:
 @pytest.mark.parametrize(
     "given", ["", "99=500ms", "p99", "p99=500", "p99=-1s", "p0=1s", "p101=1s", "p99=0ms", "p99=1m", "p99=1s "]
 )
-def test_what_is_no_objective_says_what_one_is(given: str) -> None:
+def test_an_invalid_objective_is_refused_with_the_format(given: str) -> None:
     with pytest.raises(LoadtestError, match=r"must be pPERCENT|above 0"):
         parse_objective(given)
 

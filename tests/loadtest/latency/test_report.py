@@ -84,7 +84,7 @@ def test_a_load_that_was_cut_short_decides_nothing(tmp_path: Path) -> None:
     assert "undecided" in (tmp_path / "report.html").read_text()
 
 
-def test_failures_and_a_warm_cache_are_told_before_the_table(tmp_path: Path) -> None:
+def test_failures_and_a_warm_cache_are_reported_before_the_table(tmp_path: Path) -> None:
     fine = Sample(0.5, 0.5, 0.55, OK, counts={"chunks": 10, "cached_chunks": 6})
     late = Sample(1.0, 1.0, 9.0, "DEADLINE_EXCEEDED", "needs about 94 s")
     steps = (judge(PLAN, 1, [recorded(fine)]), judge(PLAN, 2, [recorded(fine, late, late, late)]))

@@ -51,7 +51,7 @@ def test_warm_up_is_excluded_and_late_answers_are_awaited() -> None:
     assert recorder.busy == pytest.approx(1 / 12)
 
 
-def test_failures_are_told_with_their_number_and_their_first_message() -> None:
+def test_failures_are_reported_with_their_number_and_first_message() -> None:
     refused = Sample(3.0, 3.0, 3.1, "RESOURCE_EXHAUSTED", "no room:\n  4 of 4")
     late = [Sample(4.0, 4.0, 9.0, "DEADLINE_EXCEEDED", f"needs about {n} s") for n in (94, 95)]
     one, other = recorded([answered(2.0), refused]), recorded([*late, Sample(5.0, 5.0, 5.0, NOT_SENT)])

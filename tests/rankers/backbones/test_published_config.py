@@ -49,7 +49,7 @@ WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("model_type", WRITTEN)
-def test_what_5_writes_is_read_in_4_57_as_what_4_57_writes(model_type: str) -> None:
+def test_files_of_5_are_read_in_4_57_like_its_own(model_type: str) -> None:
     before, since = ({"model_type": model_type} | each for each in WRITTEN[model_type])
     read = as_installed(copy.deepcopy(since), since_5=False)
     assert {name: read.get(name) for name in before} == before

@@ -36,7 +36,7 @@ def test_a_failure_leaves_the_artifact_as_it_was(artifact: Path) -> None:
     assert files(artifact) == before
 
 
-def test_an_export_is_replaced_only_when_told_to(artifact: Path, write_export: WriteExport) -> None:
+def test_an_export_is_replaced_only_on_request(artifact: Path, write_export: WriteExport) -> None:
     export = write_export()
     (export.folder / "engines").mkdir()
     before = files(artifact)

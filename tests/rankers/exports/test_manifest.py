@@ -22,7 +22,7 @@ def test_what_was_written_is_read(write_export: WriteExport) -> None:
     assert export.path("aggregator", "openvino").name == "aggregator.onnx"
 
 
-def test_who_was_refused_is_read_with_and_without_figures(write_export: WriteExport) -> None:
+def test_refused_runtimes_are_read_with_and_without_figures(write_export: WriteExport) -> None:
     manifest = write_export().manifest
     refused = (Refused("tensorrt", "beyond", manifest.parity[0]), Refused("torch", "no number"))
     manifest = replace(manifest, refused=refused)

@@ -53,7 +53,7 @@ def search(index: str = "", ranker: str = "") -> pb.SearchAndRerankRequest:
     return pb.SearchAndRerankRequest(query="river", index=index, options=pb.RerankOptions(ranker=ranker))
 
 
-async def test_nobody_calls_without_a_key_that_holds(doors: Doors) -> None:
+async def test_no_call_without_a_valid_key(doors: Doors) -> None:
     expired = await doors.key("old", expires="2027-01-31")
     doors.clock.unix_s = 1_801_353_600
     for key, said, why in (
@@ -106,7 +106,7 @@ async def test_every_dialect_refuses_and_answers_in_its_own_shape(
     assert said[where].startswith("key slow: has used its calls_per_s, which is 0.5")
 
 
-async def test_what_asks_for_no_call_stays_open_and_what_tells_names_does_not(doors: Doors) -> None:
+async def test_pages_without_names_need_no_key_and_pages_with_names_do(doors: Doors) -> None:
     for path in ("/health", "/ping", "/openapi.json", "/docs"):
         async with doors.http.get(path) as answer:
             assert answer.status == 200
@@ -143,7 +143,7 @@ async def test_a_key_is_shown_in_either_header_and_its_own_one_wins(doors: Doors
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_nothing_is_read_of_who_may_not_come_in(doors: Doors) -> None:
+async def test_nothing_is_read_of_a_caller_without_access(doors: Doors) -> None:
     raw: Any = doors.channel.unary_unary(RERANK)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await raw(b"\xff" * 1000, timeout=30)
@@ -163,7 +163,7 @@ async def test_nothing_is_read_of_who_may_not_come_in(doors: Doors) -> None:
     assert sent < 1000
 
 
-async def test_what_a_key_may_not_use_is_told_as_what_does_not_exist(doors: Doors) -> None:
+async def test_a_ranker_that_a_key_may_not_use_looks_like_an_absent_one(doors: Doors) -> None:
     key = await doors.key("team", rankers=["biencoder", "absent"], indexes=["things", "gone"])
     cases: list[tuple[str, Any, Any]] = [
         ("Rerank", lambda name: request(name), "maxp"),
@@ -226,7 +226,7 @@ async def test_only_what_a_key_may_use_is_listed_and_is_its_default(doors: Doors
     assert free.rankers[2].options["members"] == "maxp, biencoder"
 
 
-async def test_a_rate_of_calls_holds_at_both_doors_together(doors: Doors) -> None:
+async def test_a_rate_of_calls_holds_at_both_endpoints_together(doors: Doors) -> None:
     key = await doors.key("team", calls_per_s=2.0)
     other = await doors.key("other", calls_per_s=2.0)
     assert (await doors.grpc("Rerank", request(), key)).results

@@ -144,6 +144,6 @@ def test_nothing_is_written_that_a_server_would_refuse(file: Path) -> None:
         add_key(file.with_suffix(".yaml"), "a", {})
 
 
-def test_a_missing_file_is_told(file: Path) -> None:
+def test_a_missing_file_is_reported(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"keys\.toml: No such file"):
         read_keys(file)

@@ -54,7 +54,7 @@ def test_what_is_more_than_the_bucket_is_taken_of_a_full_one_and_owed(now: Now) 
     assert bucket.take(1000) == pytest.approx(1.0)
 
 
-def test_what_was_not_used_comes_back_and_what_was_used_beyond_is_owed(now: Now) -> None:
+def test_unused_tokens_return_and_excess_tokens_are_owed(now: Now) -> None:
     bucket = Bucket(100, 1, clock_s=now)
     assert bucket.take(80) == 0.0
     bucket.give_back(30)

@@ -75,7 +75,7 @@ async def test_a_batch_that_runs_out_of_memory_is_split_and_smaller_ones_follow(
         )
 
 
-async def test_the_device_forgets_what_it_answered_and_is_told_of_what_was_given_up(
+async def test_the_device_forgets_answered_calls_and_learns_of_cancelled_ones(
     open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The device's thread is not woken for a call that it finished itself, while its answer is sent."""

@@ -133,7 +133,7 @@ async def test_slow_reading_in_pieces_is_no_hang(
         assert bench.count("farrank_tokenizer_hangs_total") == 0
 
 
-def test_what_was_not_begun_is_cancelled_and_what_was_ends() -> None:
+def test_pending_readings_are_cancelled_and_running_ones_end() -> None:
     threads, begun, go_on = ReaderThreads(1, 0.05), threading.Event(), threading.Event()
 
     def work() -> int:

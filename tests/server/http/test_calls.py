@@ -62,7 +62,7 @@ def test_each_error_has_its_status(error: FarrankError, status: int, retry: tupl
     assert (headers.get("Retry-After"), headers.get("retry-after-ms")) == (retry or (None, None))
 
 
-async def test_a_call_is_counted_at_its_door(door: Opened) -> None:
+async def test_a_call_is_counted_at_its_endpoint(door: Opened) -> None:
     assert (await door.post(RERANK, REQUEST))[0] == 200
     await until(lambda: door.count("requests_total", method="Rerank", ranker="maxp", code="OK") == 1)
     assert door.count("requests_in_flight", method="Rerank") == 0
@@ -216,7 +216,7 @@ async def test_too_many_calls_are_refused_with_a_hint(open_door: OpenDoor) -> No
         assert door.count("rejections_total", ranker="", reason=Reason.CALLS) > 0
 
 
-async def test_a_bug_is_told_as_no_more_than_that(
+async def test_a_caller_learns_of_a_bug_only_that(
     door: Opened, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(name: str) -> None:
@@ -239,7 +239,7 @@ async def test_a_bug_is_told_as_no_more_than_that(
         (Exchange, "/invocations", 424, {"error": FAILED, "error_type": "Backend"}),
     ],
 )
-async def test_a_bug_while_a_body_is_read_is_told_and_counted_too(
+async def test_a_bug_while_a_body_is_read_is_reported_and_counted(
     door: Opened,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,

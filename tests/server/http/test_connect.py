@@ -99,7 +99,7 @@ async def test_documents_of_an_index_are_named_in_json(shared_door: Opened, firs
         ('{"query": "q", "documents": {"' + "x" * 5000 + '": 1}}', "documents"),
     ],
 )
-async def test_what_is_no_request_is_told_in_connects_words(
+async def test_an_invalid_request_is_refused_in_connects_format(
     shared_door: Opened, body: str | bytes, words: str
 ) -> None:
     headers = {"Content-Type": "application/json"}

@@ -63,7 +63,7 @@ async def test_an_unread_answer_counts_until_its_connection_is_ended(
     await until(lambda: unread_bytes(door) == 0)
 
 
-async def test_too_much_unread_is_told_in_the_callers_words(open_door: OpenDoor) -> None:
+async def test_too_much_unread_is_refused_in_the_callers_dialect(open_door: OpenDoor) -> None:
     async with open_door(limits=LimitsConfig(max_unread_bytes=len(TEXT))) as door:
         connection = await asked(door)
         await until(lambda: unread_bytes(door) > len(TEXT))

@@ -59,7 +59,7 @@ async def test_room_that_a_request_does_not_need_goes_to_those_that_wait() -> No
     assert shown(metrics, "bytes") == 80
 
 
-async def test_who_holds_least_goes_first_and_each_callers_requests_keep_their_order() -> None:
+async def test_the_caller_with_least_goes_first_and_its_requests_keep_their_order() -> None:
     budget, _ = budget_of(100)
     held, of_b = await budget.enter(A, 60), await budget.enter(B, 40)
     order: list[str] = []

@@ -69,7 +69,7 @@ async def through_http(doors: Doors, path: str, body: Any, key: str, **headers: 
         return answer.status, answer.headers["x-request-id"], await answer.text()
 
 
-async def test_a_call_is_told_of_under_the_id_that_is_answered(doors: Doors, lines: Lines) -> None:
+async def test_a_call_is_logged_under_the_id_in_its_answer(doors: Doors, lines: Lines) -> None:
     key = await doors.key("team")
     shown = ("x-api-key", key)
     request = pb.RerankRequest(query="q", documents=[pb.Document(id="a", text=TEXT)])
@@ -252,7 +252,7 @@ async def test_nothing_that_a_caller_wrote_stands_in_a_line(
     assert "in fail" in first["message"]
 
 
-async def test_of_calls_that_are_well_a_share_is_told(
+async def test_a_share_of_successful_calls_is_logged(
     doors: Doors, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = iter([0.5, 1.0, 0.99])
@@ -313,7 +313,7 @@ def test_a_line_is_one_line_whatever_it_holds() -> None:
     )
 
 
-def test_who_does_not_read_the_log_holds_up_nobody() -> None:
+def test_a_log_that_is_not_read_blocks_no_call() -> None:
     before = dropped_lines["not_read"]
     reading, writing = os.pipe()
     writer = LineWriter(writing, most_waiting=100)

@@ -201,7 +201,7 @@ async def test_each_error_has_its_code_its_message_and_its_hint(
 
 
 @pytest.mark.parametrize("fails", [True, False])
-async def test_answers_to_callers_who_go_at_that_moment_are_not_logged(
+async def test_answers_to_callers_that_go_at_that_moment_are_not_logged(
     scripted: Scripted, metrics: Metrics, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
     """At a deadline gRPC may find that it cannot send the answer. Nobody can do anything about that."""
@@ -240,7 +240,7 @@ async def test_answers_to_callers_who_go_at_that_moment_are_not_logged(
     assert not [each for each in caplog.records if each.name != "farrank.calls"], caplog.text
 
 
-async def test_a_bug_is_logged_and_told_as_no_more_than_that(
+async def test_a_bug_is_logged_and_its_caller_learns_only_that(
     channel: grpc.aio.Channel, scripted: Scripted, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail() -> pb.RerankResponse:

@@ -87,7 +87,7 @@ async def test_a_check_carries_the_backlog() -> None:
         (4, 9, "2 health watches of this caller are open, its share of 4"),
     ],
 )
-async def test_too_many_watchers_are_told_so(
+async def test_too_many_watchers_are_refused(
     monkeypatch: pytest.MonkeyPatch, most: int, of_one: int, words: str
 ) -> None:
     monkeypatch.setattr(standard_services, "MOST_WATCHES", most)
@@ -197,7 +197,7 @@ async def test_a_reflection_stream_that_says_nothing_ends(monkeypatch: pytest.Mo
         assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
 
 
-async def test_too_many_reflection_streams_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_reflection_streams_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standard_services, "MOST_REFLECTIONS", 1)
     async with opened() as (_, channel):
         first = channel.stream_stream(V1)()

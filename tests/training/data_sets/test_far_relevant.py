@@ -211,7 +211,7 @@ def test_queries_with_the_same_passage_share_its_document_and_never_a_split_apar
     assert set(said["splits"]) == {"train"}
 
 
-def test_too_few_passages_beside_are_an_error(source: dict[str, Path], tmp_path: Path) -> None:
+def test_too_few_other_passages_are_an_error(source: dict[str, Path], tmp_path: Path) -> None:
     few = [each for each in read_json_lines(source["passages"]) if each.get("id")]
     passages = write_lines(tmp_path / "p.jsonl", few)
     options = FarRelevantOptions(train=99, dev=0, test=0)

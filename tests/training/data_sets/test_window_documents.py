@@ -151,7 +151,7 @@ def test_both_kinds_ask_the_same_of_the_same_passages_among_others(made: Path) -
         ).read_bytes()
 
 
-def test_splits_share_no_article_and_relevant_passages_stand_beside_nowhere(made: Path) -> None:
+def test_splits_share_no_article_and_no_relevant_passage_appears_elsewhere(made: Path) -> None:
     of_split: list[set[str]] = []
     for split in SPLITS:
         documents = [each for kind in KINDS for each in documents_of(made, kind, split)]

@@ -41,7 +41,7 @@ def is_packed(encoder: Encoder) -> bool:
     ],
     ids=str,
 )
-def test_variants_are_told_by_their_modules(
+def test_variants_are_recognized_by_their_modules(
     case: Case, changes: dict[str, Any], make_encoder: MakeEncoder
 ) -> None:
     assert is_packed(make_encoder(case))

@@ -59,7 +59,7 @@ def test_a_call_that_only_the_estimate_finds_too_large_is_never_the_callers_mist
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-def test_a_hopeless_call_is_told_at_once_how_long_it_would_take(busy: bool) -> None:
+def test_a_hopeless_call_is_refused_at_once_with_the_time_it_would_take(busy: bool) -> None:
     admission = make_admission(reading=1e6)
     if busy:
         admit(admission, 1)

@@ -244,7 +244,7 @@ async def test_passages_are_cohere_s_spans(shared_door: Opened) -> None:
         ({"model": "gpt"}, 404, "known are: maxp, biencoder, both, rerank-*"),
     ],
 )
-async def test_what_is_wrong_is_told_where_each_client_looks(
+async def test_problems_are_reported_where_each_client_looks(
     shared_door: Opened, change: dict[str, Any], status: int, words: str
 ) -> None:
     seen, said = await shared_door.post("/v2/rerank", {**REQUEST, **change})
