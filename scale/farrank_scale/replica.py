@@ -176,9 +176,9 @@ class ServeHttp(HttpListener):
         """Return no URL, because Serve's proxies have the ports."""
         return ""
 
-    async def open(self, door: Any) -> None:
+    async def open(self, application: Any) -> None:
         """Answer calls, and report healthy."""
-        self.application = door
+        self.application = application
         self.report(serving=True)
 
     def report(self, *, serving: bool) -> None:

@@ -37,8 +37,11 @@ STAGES = ("tokenization", "queue", "inference", "aggregation")
 LIBRARIES = ("torch", "onnx", "openvino", "tensorrt")
 
 
-class Door(StrEnum):
-    """The endpoints that receive calls."""
+class Endpoint(StrEnum):
+    """The endpoints that receive calls.
+
+    In metrics, logs and traces the label is `door`: dashboards and alerts of users depend on it.
+    """
 
     GRPC = "grpc"
     HTTP = "http"
@@ -204,25 +207,27 @@ class Metrics:
         libraries = [installed_version(name) or "" for name in LIBRARIES]
         build.labels(metadata.version("farrank"), platform.python_version(), *libraries).set(1)
 
-    def show_doors(self, doors: Collection[Door]) -> None:
+    def show_endpoints(self, endpoints: Collection[Endpoint]) -> None:
         """Start the counters, at 0, of these endpoints' calls that name no ranker or an unknown one."""
-        about = {Door.GRPC: "ListRankers", Door.HTTP: "Info"}
-        for door in doors:
-            self.unread_ended.labels(door)
-            self.begin_calls(door, "", (*METHODS, about[door]), _CODES)
-            self.begin_calls(door, "unknown", METHODS, CODES)
+        about = {Endpoint.GRPC: "ListRankers", Endpoint.HTTP: "Info"}
+        for endpoint in endpoints:
+            self.unread_ended.labels(endpoint)
+            self.begin_calls(endpoint, "", (*METHODS, about[endpoint]), _CODES)
+            self.begin_calls(endpoint, "unknown", METHODS, CODES)
 
-    def begin_calls(self, door: Door, ranker: str, methods: Sequence[str], codes: Sequence[str]) -> None:
+    def begin_calls(
+        self, endpoint: Endpoint, ranker: str, methods: Sequence[str], codes: Sequence[str]
+    ) -> None:
         """Start the counters, at 0, of an endpoint's calls of a ranker."""
         for method in methods:
-            self.request_seconds.labels(door, method, ranker)
+            self.request_seconds.labels(endpoint, method, ranker)
             for code in codes:
-                self.requests.labels(door, method, ranker, code)
+                self.requests.labels(endpoint, method, ranker, code)
         for reason in Reason:
-            self.rejections.labels(door, ranker, reason)
+            self.rejections.labels(endpoint, ranker, reason)
         for dropped_at in DroppedAt:
-            self.deadline_drops.labels(door, ranker, dropped_at)
-        self.cancellations.labels(door, ranker)
+            self.deadline_drops.labels(endpoint, ranker, dropped_at)
+        self.cancellations.labels(endpoint, ranker)
 
     def show_objective(self, objective: ObjectiveConfig) -> None:
         """Show the latency objective of dashboards and alerts, with the bound as the histogram formats it."""
@@ -240,10 +245,10 @@ class Metrics:
         if ends_at_s is not None:
             self.key_expiry.labels(name).set(ends_at_s)
 
-    def show_access(self, doors: Collection[Door]) -> None:
+    def show_access(self, endpoints: Collection[Endpoint]) -> None:
         """Show that these endpoints require keys. The counters of key errors and reloads start at 0."""
-        for door, why in product(doors, Unauthenticated.WHYS):
-            self.unauthenticated.labels(door, why)
+        for endpoint, why in product(endpoints, Unauthenticated.WHYS):
+            self.unauthenticated.labels(endpoint, why)
         for outcome in ("done", "failed"):
             self.key_reloads.labels(outcome)
 

@@ -24,7 +24,7 @@ from farrank_server.engine.ranker_metrics import show_ranker
 from farrank_server.engine.rankers.document_cache import DocumentCache
 from farrank_server.engine.rankers.loading import check_rankers, load_rankers
 from farrank_server.listen import GrpcListener, check_port, host_and_port, is_loopback
-from farrank_server.metrics import Door, Metrics
+from farrank_server.metrics import Endpoint, Metrics
 from farrank_server.metrics_page import PROBE_S, MetricsPage
 from farrank_server.service.guard import Guard
 from farrank_server.service.indexes import Indexes, OpenIndexes
@@ -87,7 +87,7 @@ class Replica:
 
     async def __aexit__(self, *error: object) -> None:
         """Report not serving, refuse new calls a moment later, answer the admitted ones, then end."""
-        endpoints = [each for each in (self._door, self._http) if each]
+        endpoints = [each for each in (self._listener, self._http) if each]
         for each in endpoints:
             each.report_not_serving()
         timeout_s = self._config.listen.drain_timeout_s
@@ -143,7 +143,7 @@ class Replica:
         device = DeviceThread()
         if config.listen.tls is not None:
             self.certificates = Certificates(config.listen.tls)
-        self._grpc = self._door = self._listen()
+        self._grpc = self._listener = self._listen()
         # Rankers load while another process opens the indexes.
         searching = asyncio.create_task(first_stages.start())
         engine: Engine | None = None
@@ -160,28 +160,28 @@ class Replica:
         except BaseException:
             searching.cancel()
             await asyncio.wait((searching,))
-            await self._door.close(0)
+            await self._listener.close(0)
             if self._http:
                 await self._http.close(0)
             if engine is None:
                 device.shutdown(timeout_s=1.0)
             raise
-        opened.push_async_callback(self._door.close, CUT_GRACE_S)
+        opened.push_async_callback(self._listener.close, CUT_GRACE_S)
         if self._http:
             opened.push_async_callback(self._http.close, CUT_GRACE_S)
         self.metrics.show_objective(config.objective)
         self.metrics.name_limits(config.limits, config.cache_bytes)
-        doors = [Door.GRPC, Door.HTTP] if self._http else [Door.GRPC]
-        self.metrics.show_doors(doors)
+        endpoints = [Endpoint.GRPC, Endpoint.HTTP] if self._http else [Endpoint.GRPC]
+        self.metrics.show_endpoints(endpoints)
         for ranker in self.engine.rankers.values():
-            show_ranker(self.metrics, ranker, doors)
+            show_ranker(self.metrics, ranker, endpoints)
         now = await asyncio.to_thread(OpenIndexes, first_stages, self.engine)
         self.indexes = Indexes(now, opening, self.engine, self.metrics)
         opened.push_async_callback(self.indexes.stop)
         unowned.pop_all()
         service = RerankService(config, self.engine, self.indexes, self.metrics)
         names = self.engine.rankers.keys()
-        self.keys = self._open_keys(opened, doors)
+        self.keys = self._open_keys(opened, endpoints)
         guard = partial(
             Guard,
             metrics=self.metrics,
@@ -205,20 +205,20 @@ class Replica:
         opened.callback(gc.set_threshold, young, middle, full)
         unread = UnreadAnswers(config.limits, self.metrics)
         opened.callback(unread.close)
-        self._door.report_load(self.engine.backlog_s)
+        self._listener.report_load(self.engine.backlog_s)
         receiving = ReceivingBudget(config.limits, self.metrics)
         if self.keys is not None:
-            self._door.protect(self.keys)
-        self._door.show_open(self.metrics)
-        await self._door.open(handlers(service, guard(Door.GRPC), config.limits, unread, receiving))
-        if self._door.port:
-            checking = asyncio.create_task(keep_files_free(self._door.port, self.metrics))
+            self._listener.protect(self.keys)
+        self._listener.show_open(self.metrics)
+        await self._listener.open(handlers(service, guard(Endpoint.GRPC), config.limits, unread, receiving))
+        if self._listener.port:
+            checking = asyncio.create_task(keep_files_free(self._listener.port, self.metrics))
             opened.callback(checking.cancel)
         if self._http:
-            from farrank_server.http.door import HttpDoor
+            from farrank_server.http.application import HttpApplication
 
             self._http.show_open(self.metrics)
-            await self._http.open(HttpDoor(config, service, guard(Door.HTTP), unread, receiving))
+            await self._http.open(HttpApplication(config, service, guard(Endpoint.HTTP), unread, receiving))
         self.engine.device.on_change.append(self._report_health)
         # The device may have failed since its rankers were loaded.
         if self.engine.device.state is not DeviceState.READY:
@@ -236,14 +236,14 @@ class Replica:
 
         return HttpListener(self._config.listen, self._config.limits, self.certificates)
 
-    def _open_keys(self, opened: AsyncExitStack, doors: Collection[Door]) -> Keys | None:
+    def _open_keys(self, opened: AsyncExitStack, endpoints: Collection[Endpoint]) -> Keys | None:
         """Read the API keys and watch their file. Returns None if no keys are configured."""
         listen = self._config.listen
         if listen.keys is None:
             return None
         held = {"rankers": self.engine.rankers, "indexes": self._config.first_stage.indexes}
         keys = Keys(listen.keys, self.metrics, held)
-        self.metrics.show_access(doors)
+        self.metrics.show_access(endpoints)
         if listen.tls is None and not is_loopback(listen.host):
             log.warning(
                 "listen.keys: without listen.tls, callers' keys cross the network in clear; "
@@ -301,8 +301,8 @@ class Replica:
         ready = state is DeviceState.READY
         if self._http:
             self._http.report(serving=ready)
-        self._door.report(serving=ready)
-        self._door.report_life(alive=not self.engine.device.is_dead_or_hung)
+        self._listener.report(serving=ready)
+        self._listener.report_life(alive=not self.engine.device.is_dead_or_hung)
 
     def _is_serving(self, service: str) -> bool:
         """Return a probe's answer. Before the start is complete, a replica is alive and not ready."""
@@ -314,12 +314,12 @@ class Replica:
         self.metrics.search_process_down.set(not is_up)
         if not is_up:
             self.metrics.search_process_ends.labels(state).inc()
-        self._door.report_searches(serving=is_up)
+        self._listener.report_searches(serving=is_up)
 
     @property
     def address(self) -> str:
         """The address on which gRPC listens."""
-        return host_and_port(self._config.listen.host, self._door.port)
+        return host_and_port(self._config.listen.host, self._listener.port)
 
     @property
     def http_url(self) -> str | None:
@@ -349,12 +349,12 @@ def check(config: ServerConfig) -> None:
     It loads no model and does not start Java. Raises: ConfigError with every problem.
     """
     listen = config.listen
-    doors = {
+    endpoints = {
         "listen.port": listen.port,
         "listen.http.port": listen.http.port,
         "listen.metrics_port": listen.metrics_port,
     }
-    ports = {key: port for key, port in doors.items() if port is not None}
+    ports = {key: port for key, port in endpoints.items() if port is not None}
     checks: list[Callable[[], object]] = [partial(_check_ports, ports)]
     checks += [partial(check_port, key, listen.host, port) for key, port in ports.items()]
     if listen.tls is not None:
@@ -392,7 +392,7 @@ def _check_ports(ports: Mapping[str, int]) -> None:
     """Check that no two endpoints have the same port. 0 stands for any free port. Raises: ConfigError."""
     by_port: dict[int, str] = {}
     wrong = [
-        f"{key}: {port} is {other}, too; each door has a port of its own"
+        f"{key}: {port} is {other}, too; each endpoint needs a port of its own"
         for key, port in ports.items()
         if port and (other := by_port.setdefault(port, key)) != key
     ]

@@ -177,7 +177,7 @@ WRONG = {
         {"env": [{"name": "FARRANK_LISTEN__DRAIN_TIMEOUT_S", "value": "300"}]},
         "env: FARRANK_LISTEN__DRAIN_TIMEOUT_S is refused",
     ),
-    "one port for two doors": ({"ports": {"http": 9090}}, "ports: grpc, http and metrics must differ"),
+    "one port for two endpoints": ({"ports": {"http": 9090}}, "ports: grpc, http and metrics must differ"),
     "a rollout that cannot move": (
         {"rollingUpdate": {"maxSurge": 0}},
         "both 0; no pod could ever be replaced",

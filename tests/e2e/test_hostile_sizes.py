@@ -49,15 +49,15 @@ def ask_http(server: SpawnedServer, path: str, kind: str, body: bytes) -> Answer
         connection.close()
 
 
-def ask(server: SpawnedServer, door: str, size: int) -> Answer:
+def ask(server: SpawnedServer, endpoint: str, size: int) -> Answer:
     """Send a query and as many empty documents, or values, as there is room for."""
     empty = b"\x0a\x03sea" + b"\x12\x00" * (size // 2)
-    if door == "grpc":
+    if endpoint == "grpc":
         return ask_grpc(server, empty)
-    if door == "connect":
+    if endpoint == "connect":
         return ask_http(server, METHOD, "application/proto", empty)
     values = b'{"query": "sea", "documents": [%s""]}' % (b'"",' * (size // 3 - 20))
-    if door == "connect-json":
+    if endpoint == "connect-json":
         return ask_http(server, METHOD, "application/json", values.replace(b'""', b"{}"))
     return ask_http(server, "/rerank", "application/json", values)
 
@@ -74,14 +74,14 @@ def forget_most(server: SpawnedServer) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of another process's memory off /proc")
 @pytest.mark.parametrize("megabytes", [8, 23])
-@pytest.mark.parametrize("door", ["grpc", "connect", "connect-json", "rerank"])
+@pytest.mark.parametrize("endpoint", ["grpc", "connect", "connect-json", "rerank"])
 def test_too_many_of_anything_are_refused_for_the_memory_of_their_bytes(
-    server: SpawnedServer, door: str, megabytes: int
+    server: SpawnedServer, endpoint: str, megabytes: int
 ) -> None:
     size = megabytes * 2**20
     before = memory(server, "VmRSS")
     forget_most(server)
-    code, told = ask(server, door, size)
+    code, told = ask(server, endpoint, size)
     assert memory(server, "VmHWM") - before < MOST_OF_ITS_BYTES * size + ROOM_BYTES
     assert code in ("INVALID_ARGUMENT", 400)
     assert "documents: has more than 1000 entries; max_documents is 1000" in told or (

@@ -151,7 +151,7 @@ def check(call: FuzzedCall, status: str, answer: bytes) -> None:
             )
             assert b"Traceback" not in answer
         return
-    is_proto = call.door == GRPC or ("Content-Type", "application/proto") in call.headers
+    is_proto = call.endpoint == GRPC or ("Content-Type", "application/proto") in call.headers
     if call.path != SERVICE + "Rerank" or call.documents is None or not is_proto:
         return
     response = pb.RerankResponse.FromString(answer)
@@ -183,7 +183,7 @@ def test_every_call_is_answered_or_refused_for_a_reason(server: Server, stretch:
 
 async def _ask_all(server: Server, together: Sequence[FuzzedCall]) -> list[tuple[str, bytes]]:
     async def ask(call: FuzzedCall) -> tuple[str, bytes]:
-        return await (ask_grpc if call.door == GRPC else ask_http)(server, call)
+        return await (ask_grpc if call.endpoint == GRPC else ask_http)(server, call)
 
     async with asyncio.timeout(LOST_AFTER_S):
         return await asyncio.gather(*map(ask, together))

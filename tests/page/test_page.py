@@ -16,7 +16,7 @@ from scipy.stats import kendalltau
 from farrank_server.access.key_file import add_key
 from support.engine_bench import until
 from support.evidence_page import RIVER, SCRIPT, TEXTS, Site, opened_site
-from support.http_door import METHODS
+from support.http_endpoint import METHODS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

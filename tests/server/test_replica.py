@@ -276,8 +276,8 @@ async def test_both_endpoints_of_a_replica_lead_to_one_engine(tiny_rankers: dict
         assert [(each["index"], each["score"]) for each in through_http["results"]] == [
             (each.index, pytest.approx(each.score, abs=1e-6)) for each in through_grpc.results
         ]
-        for door in ("grpc", "http"):
-            labels = {"door": door, "method": "Rerank", "ranker": "maxp", "code": "OK"}
+        for endpoint in ("grpc", "http"):
+            labels = {"door": endpoint, "method": "Rerank", "ranker": "maxp", "code": "OK"}
             await until(
                 partial(
                     lambda had: replica.metrics.registry.get_sample_value("farrank_requests_total", had) == 1,

@@ -9,9 +9,9 @@ from pathlib import Path
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.access.keys import Keys
 from farrank_server.config.schema import HttpConfig, ListenConfig, ServerConfig
-from farrank_server.http.door import HttpDoor
+from farrank_server.http.application import HttpApplication
 from farrank_server.http.listen import HttpListener
-from farrank_server.metrics import Door
+from farrank_server.metrics import Endpoint
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
 from farrank_server.service.receiving import ReceivingBudget
@@ -56,11 +56,11 @@ async def opened_site(tiny_rankers: dict[str, Path], keys: Path | None = None) -
     async with opened_bench(tiny_rankers, lambda runtime: Faulty(runtime, before)) as bench:
         service = RerankService(config, bench.engine, await in_memory(bench, first_stage), bench.metrics)
         asked_for = Keys(keys, bench.metrics) if keys else None
-        guard = Guard(Door.HTTP, bench.metrics, {"maxp", "biencoder", "both"}, "maxp", asked_for)
+        guard = Guard(Endpoint.HTTP, bench.metrics, {"maxp", "biencoder", "both"}, "maxp", asked_for)
         listener = HttpListener(config.listen, config.limits)
         unread = UnreadAnswers(config.limits, bench.metrics)
         receiving = ReceivingBudget(config.limits, bench.metrics)
-        await listener.open(HttpDoor(config, service, guard, unread, receiving))
+        await listener.open(HttpApplication(config, service, guard, unread, receiving))
         try:
             yield Site(f"{listener.url}/", bench, goes_on)
         finally:

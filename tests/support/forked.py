@@ -173,7 +173,7 @@ def _import_the_server() -> None:
     import transformers.models.bert.modeling_bert  # noqa: F401
 
     import farrank_runtimes.torch_runtime  # noqa: F401
-    import farrank_server.http.door
+    import farrank_server.http.application
     import farrank_server.http.listen
     import farrank_server.run  # noqa: F401
 

@@ -36,7 +36,7 @@ class FuzzedCall:
     call, or None if it is unknown.
     """
 
-    door: str
+    endpoint: str
     path: str
     body: bytes
     headers: Sequence[tuple[str, str]] = ()

@@ -137,11 +137,11 @@ def _would_serve(config: ServerConfig, rehearsed: "Rehearsed") -> Iterator[str]:
     """Describe what a server with this configuration would serve, a line for each part."""
     listen = config.listen
     how = "plaintext" if listen.tls is None else "mTLS" if listen.tls.client_ca else "TLS"
-    doors = {"gRPC": listen.port, "HTTP": listen.http.port, "metrics": listen.metrics_port}
-    for door, port in doors.items():
+    endpoints = {"gRPC": listen.port, "HTTP": listen.http.port, "metrics": listen.metrics_port}
+    for endpoint, port in endpoints.items():
         place = "a free port" if port == 0 else f"port {port}"
-        protected = "plaintext" if door == "metrics" else how
-        yield f"{door}: " + ("none" if port is None else f"{listen.host}, {place}, {protected}")
+        protected = "plaintext" if endpoint == "metrics" else how
+        yield f"{endpoint}: " + ("none" if port is None else f"{listen.host}, {place}, {protected}")
     yield "keys: " + ("none, everybody may call" if listen.keys is None else _keys_line(listen.keys))
     for scorer in rehearsed.rankers:
         default = ", the default" if scorer.name == config.default_ranker else ""

@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping
 from farrank_calls.fairness.fair_order import Priority
 from farrank_server.engine.call import RerankResult
 from farrank_server.engine.rankers.loaded import LoadedRanker, Scorer
-from farrank_server.metrics import BATCH_FAILURES, CODES, METHODS, STAGES, Door, Metrics
+from farrank_server.metrics import BATCH_FAILURES, CODES, METHODS, STAGES, Endpoint, Metrics
 
 
-def show_ranker(metrics: Metrics, scorer: Scorer, doors: Collection[Door]) -> None:
+def show_ranker(metrics: Metrics, scorer: Scorer, endpoints: Collection[Endpoint]) -> None:
     """Show a loaded ranker or ensemble and its runtime. Its counters of events start at 0."""
     for each in scorer.members:
         runs = (each.capabilities.runtime, each.capabilities.device, each.capabilities.precision)
@@ -28,8 +28,8 @@ def show_ranker(metrics: Metrics, scorer: Scorer, doors: Collection[Door]) -> No
             metrics.cut_tokens.labels(each.name, side)
         for failure in BATCH_FAILURES:
             metrics.batch_failures.labels(each.name, failure)
-    for door in doors:
-        metrics.begin_calls(door, scorer.name, METHODS, CODES)
+    for endpoint in endpoints:
+        metrics.begin_calls(endpoint, scorer.name, METHODS, CODES)
 
 
 def count_answer(

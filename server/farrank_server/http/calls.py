@@ -35,7 +35,7 @@ from farrank_server.access.callers import Caller, Entry
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.http.aside import SMALL_BYTES, Aside
 from farrank_server.http.json_bodies import JSON
-from farrank_server.metrics import Door
+from farrank_server.metrics import Endpoint
 from farrank_server.service.connections import end_connection, peer_name
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
@@ -180,7 +180,7 @@ class HttpCalls:
                 written = await self._done(account, size, partial(dialect.write, answer))
                 if len(written.body) <= SMALL_ANSWER_BYTES:
                     return written
-                noted = self._unread.add(Door.HTTP, peer, len(written.body))
+                noted = self._unread.add(Endpoint.HTTP, peer, len(written.body))
                 return _Paced(written, self._unread, noted)
 
             outcome = await _while_there(request.receive, self._guard.answer(method, entry, message, behave))

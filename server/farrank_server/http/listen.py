@@ -12,8 +12,8 @@ import uvicorn
 from farrank_server.certificates import Certificates
 from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.http.accepting import Acceptor
+from farrank_server.http.application import HttpApplication
 from farrank_server.http.connection import Connection, Rules
-from farrank_server.http.door import HttpDoor
 from farrank_server.listen import bound_socket, host_and_port
 from farrank_server.metrics import Metrics
 
@@ -42,7 +42,7 @@ class HttpListener:
         self._socket.listen(BACKLOG)
         self.port: int = self._socket.getsockname()[1]
         self._metrics = Metrics()
-        self._opened: tuple[HttpDoor, _Server, asyncio.Task[None]] | None = None
+        self._opened: tuple[HttpApplication, _Server, asyncio.Task[None]] | None = None
 
     @property
     def url(self) -> str:
@@ -55,14 +55,14 @@ class HttpListener:
         self._metrics = metrics
         self._rules.count_end = lambda why: metrics.http_connections_ended.labels(why).inc()
 
-    async def open(self, door: HttpDoor) -> None:
+    async def open(self, application: HttpApplication) -> None:
         """Answer calls, and report healthy."""
         certificates = self._certificates
         server = _Server(
             self._rules,
             self._metrics,
             uvicorn.Config(
-                door,
+                application,
                 http="h11",
                 ws="none",
                 lifespan="off",
@@ -82,7 +82,7 @@ class HttpListener:
         listening.cancel()
         if serving.done():
             serving.result()
-        self._opened = door, server, serving
+        self._opened = application, server, serving
         self.report(serving=True)
 
     def report(self, *, serving: bool) -> None:
@@ -99,8 +99,8 @@ class HttpListener:
         """Whether a connection is open, or anyone has asked for the health lately."""
         if self._opened is None:
             return False
-        door, server, _ = self._opened
-        return bool(server.server_state.connections) or door.is_followed()
+        application, server, _ = self._opened
+        return bool(server.server_state.connections) or application.is_followed()
 
     def end_idle(self) -> None:
         """End connections that have had their answers and send no request."""
@@ -112,13 +112,13 @@ class HttpListener:
         if self._opened is None:
             self._socket.close()
             return
-        door, server, serving = self._opened
+        application, server, serving = self._opened
         server.config.timeout_graceful_shutdown = math.ceil(grace_s)
         server.should_exit = True
         await serving
         assert server.acceptor is not None
         server.acceptor.abort()
-        door.close()
+        application.close()
 
 
 class _Server(uvicorn.Server):

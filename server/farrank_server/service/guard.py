@@ -27,7 +27,7 @@ from farrank_calls.telemetry.line_rate import LineRate
 from farrank_runtimes.runtime import forget_locals
 from farrank_server.access.callers import Caller, Entry, by_address
 from farrank_server.access.keys import Header, Keys
-from farrank_server.metrics import Door, Metrics
+from farrank_server.metrics import Endpoint, Metrics
 
 if TYPE_CHECKING:
     from farrank_calls.telemetry.tracing import Tracing
@@ -63,7 +63,7 @@ class Guard:
 
     def __init__(
         self,
-        door: Door,
+        endpoint: Endpoint,
         metrics: Metrics,
         rankers: Collection[str],
         default_ranker: str,
@@ -71,7 +71,7 @@ class Guard:
         ok_sample: float = 0.0,
         tracing: Tracing | None = None,
     ) -> None:
-        self._door = door
+        self._endpoint = endpoint
         self.metrics = metrics
         self._rankers = tuple(dict.fromkeys((default_ranker, *rankers)))
         self._keys = keys
@@ -109,7 +109,7 @@ class Guard:
         record = current()
         ranker = self._ranker_label(request, entry.caller)
         code = grpc.StatusCode.OK
-        self.metrics.in_flight.labels(self._door, method).inc()
+        self.metrics.in_flight.labels(self._endpoint, method).inc()
         try:
             if entry.refusal is not None:
                 raise entry.refusal
@@ -125,7 +125,7 @@ class Guard:
                 record.failed(error)
                 self._count_failure(ranker, entry, error)
             else:
-                self.metrics.cancellations.labels(self._door, ranker).inc()
+                self.metrics.cancellations.labels(self._endpoint, ranker).inc()
             raise
         except FarrankError as error:
             code = error.code
@@ -157,10 +157,10 @@ class Guard:
         code: grpc.StatusCode,
         seconds: float,
     ) -> None:
-        door, key = self._door, caller.name
-        self.metrics.in_flight.labels(door, method).dec()
-        self.metrics.requests.labels(door, method, ranker, code.name).inc()
-        self.metrics.request_seconds.labels(door, method, ranker).observe(seconds, record.exemplar())
+        endpoint, key = self._endpoint, caller.name
+        self.metrics.in_flight.labels(endpoint, method).dec()
+        self.metrics.requests.labels(endpoint, method, ranker, code.name).inc()
+        self.metrics.request_seconds.labels(endpoint, method, ranker).observe(seconds, record.exemplar())
         if key:
             self.metrics.key_requests.labels(key, code.name).inc()
         left_out: int | None = 0
@@ -171,7 +171,12 @@ class Guard:
         is_told = left_out is not None
         if not is_told and record.trace is None:
             return
-        told: Facts = {"door": str(door), "method": method, "code": code.name, "seconds": round(seconds, 6)}
+        told: Facts = {
+            "door": str(endpoint),
+            "method": method,
+            "code": code.name,
+            "seconds": round(seconds, 6),
+        }
         named = {name: value for name, value in (("ranker", ranker), ("key", key)) if value}
         if record.trace is not None:
             name = f"{RERANK_SERVICE}/{method}"
@@ -188,15 +193,15 @@ class Guard:
     def _count_failure(self, ranker: str, entry: Entry, error: FarrankError) -> None:
         """Count the reason of a refusal (access or capacity), or that the call was late."""
         if error.reason is not None:
-            self.metrics.rejections.labels(self._door, ranker, error.reason).inc()
+            self.metrics.rejections.labels(self._endpoint, ranker, error.reason).inc()
             if error.reason is Reason.SHARE and entry.caller.name:
                 self.metrics.key_rejections.labels(entry.caller.name, error.reason).inc()
         elif isinstance(error, DeadlineExceeded):
-            self.metrics.deadline_drops.labels(self._door, ranker, error.dropped_at).inc()
+            self.metrics.deadline_drops.labels(self._endpoint, ranker, error.dropped_at).inc()
         elif isinstance(error, RateExceeded):
             self.metrics.key_rejections.labels(entry.caller.name, error.limit).inc()
         elif isinstance(error, Unauthenticated):
-            self.metrics.unauthenticated.labels(self._door, error.why).inc()
+            self.metrics.unauthenticated.labels(self._endpoint, error.why).inc()
 
     def _ranker_label(self, request: object, caller: Caller) -> str:
         """The ranker asked for, or "unknown": a name from a caller would make a new label value each time."""

@@ -15,7 +15,7 @@ from farrank_calls.fairness.fair_order import Account
 from farrank_calls.fairness.shared_room import SharedRoom
 from farrank_server.access.callers import account_of_peer
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.metrics import Door, Metrics
+from farrank_server.metrics import Endpoint, Metrics
 from farrank_server.service.connections import end_connection
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _RETRY_AFTER_MS = 1000
 class Unread:
     """An answer on its way to a caller."""
 
-    door: Door
+    endpoint: Endpoint
     connection: str
     size: int
     late_s: float
@@ -67,7 +67,7 @@ class UnreadAnswers:
         metrics.unread_bytes.set_function(lambda: self._room.held)
         metrics.unread_answers.set_function(lambda: len(self._unread))
 
-    def add(self, door: Door, connection: str, size: int, account: Account | None = None) -> Unread:
+    def add(self, endpoint: Endpoint, connection: str, size: int, account: Account | None = None) -> Unread:
         """Note an answer that is about to be sent on a connection (as `peer_name`).
 
         Without an `account`, the caller is identified by its address.
@@ -93,7 +93,7 @@ class UnreadAnswers:
                     f"its share of max_unread_bytes is what is free, {most - held}"
                 )
         patience_s = max(UNREAD_S, size / SLOWEST_BYTES_PER_S) if size else UNREAD_REFUSAL_S
-        unread = Unread(door, connection, size, self._loop.time() + patience_s, account)
+        unread = Unread(endpoint, connection, size, self._loop.time() + patience_s, account)
         self._room.take(size, account)
         self._unread[unread] = None
         self._of[connection] = of_it + size
@@ -122,7 +122,7 @@ class UnreadAnswers:
         late = {each.connection: each for each in self._unread if each.late_s <= now_s}
         for each in late.values():
             log.warning("an answer of %d bytes was not read in time: its connection is ended", each.size)
-            self._metrics.unread_ended.labels(each.door).inc()
+            self._metrics.unread_ended.labels(each.endpoint).inc()
             end_connection(each.connection)
         self._sweeping = self._loop.call_later(SWEEP_S, self._sweep) if self._unread else None
 

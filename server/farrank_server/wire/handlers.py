@@ -21,7 +21,7 @@ from farrank_calls.errors import (
 from farrank_calls.telemetry.call_record import REQUEST_ID, begin
 from farrank_server.access.callers import Caller, account_of_peer
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.metrics import Door
+from farrank_server.metrics import Endpoint
 from farrank_server.service.fields import parsed_in_turn
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import SERVICE, RerankService
@@ -102,7 +102,7 @@ def _handler(
             return written
 
         def note_sent(size: int) -> None:
-            sent = unread.add(Door.GRPC, context.peer(), size, account)
+            sent = unread.add(Endpoint.GRPC, context.peer(), size, account)
             # gRPC's task for the call ends when the whole answer has been sent, or the call was cancelled. A
             # done callback of the context would keep the context, and all that gRPC holds for the call, in a
             # cycle.

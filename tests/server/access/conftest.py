@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from support.keyed_doors import Doors, opened_doors
+from support.keyed_endpoints import Endpoints, opened_endpoints
 
 
 @pytest_asyncio.fixture
-async def doors(tiny_rankers: dict[str, Path], tmp_path: Path) -> AsyncIterator[Doors]:
-    async with opened_doors(tiny_rankers, tmp_path) as opened:
+async def endpoints(tiny_rankers: dict[str, Path], tmp_path: Path) -> AsyncIterator[Endpoints]:
+    async with opened_endpoints(tiny_rankers, tmp_path) as opened:
         yield opened

@@ -571,12 +571,12 @@ async def test_an_abandoned_call_keeps_its_place_while_a_thread_reads_for_it(
     text = "the sea " * 1000
     async with open_bench() as bench:
 
-        async def pass_the_door() -> None:
+        async def pass_the_endpoint() -> None:
             with bench.engine.gate.passing():
                 await bench.rerank((text,))
 
         try:
-            called = asyncio.create_task(pass_the_door())
+            called = asyncio.create_task(pass_the_endpoint())
             assert await asyncio.to_thread(reads.wait, 30)
             called.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -8,18 +8,18 @@ import pytest
 import pytest_asyncio
 
 from support.http_connection import Connections
-from support.http_door import OpenDoor, Opened, opened_door
+from support.http_endpoint import Opened, OpenEndpoint, opened_endpoint
 from support.memory_first_stage import MemoryFirstStage
 
 
 @pytest.fixture
-def open_door(tiny_rankers: dict[str, Path]) -> OpenDoor:
-    return partial(opened_door, tiny_rankers)
+def open_endpoint(tiny_rankers: dict[str, Path]) -> OpenEndpoint:
+    return partial(opened_endpoint, tiny_rankers)
 
 
 @pytest_asyncio.fixture
-async def door(open_door: OpenDoor) -> AsyncIterator[Opened]:
-    async with open_door() as opened:
+async def endpoint(open_endpoint: OpenEndpoint) -> AsyncIterator[Opened]:
+    async with open_endpoint() as opened:
         yield opened
 
 
@@ -29,9 +29,11 @@ def first_stage() -> MemoryFirstStage:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared_door(tiny_rankers: dict[str, Path], first_stage: MemoryFirstStage) -> AsyncIterator[Opened]:
+async def shared_endpoint(
+    tiny_rankers: dict[str, Path], first_stage: MemoryFirstStage
+) -> AsyncIterator[Opened]:
     """One endpoint for the tests of a file, whose loop scope must be the module."""
-    async with opened_door(tiny_rankers, first_stage=first_stage) as opened:
+    async with opened_endpoint(tiny_rankers, first_stage=first_stage) as opened:
         yield opened
 
 

@@ -15,7 +15,7 @@ import pytest
 from farrank_server.config.schema import TlsConfig
 from farrank_server.http import accepting, connection
 from support.http_connection import ClosedError, Connections, request
-from support.http_door import METHODS, OpenDoor, Opened
+from support.http_endpoint import METHODS, Opened, OpenEndpoint
 from support.tls_files import TlsFiles
 from support.waiting import until
 
@@ -25,17 +25,17 @@ HALF_HEADERS = b"POST /rerank HTTP/1.1\r\nHost: a\r\n"
 GREEDY, MODEST = "127.0.0.2", "127.0.0.3"
 
 
-def ended(door: Opened, why: str) -> float:
-    return door.bench.count("farrank_http_connections_ended_total", why=why)
+def ended(endpoint: Opened, why: str) -> float:
+    return endpoint.bench.count("farrank_http_connections_ended_total", why=why)
 
 
 async def test_headers_have_their_time_however_they_come(
-    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+    open_endpoint: OpenEndpoint, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "HEADERS_S", 0.3)
-    async with open_door() as door:
+    async with open_endpoint() as endpoint:
         # Clients keep spare connections, which have sent nothing.
-        spare, half, dripping, kept = [await connect(door.listener.port) for _ in range(4)]
+        spare, half, dripping, kept = [await connect(endpoint.listener.port) for _ in range(4)]
         await half.send(HALF_HEADERS)
         assert (await kept.ask(RERANK, BODY)).status == 200
         await kept.send(HALF_HEADERS)
@@ -46,22 +46,22 @@ async def test_headers_have_their_time_however_they_come(
                 await asyncio.sleep(0.02)
         for each in (half, kept):
             assert await each.ended() == b""
-        assert ended(door, "headers") == 3
+        assert ended(endpoint, "headers") == 3
         assert (await spare.ask(RERANK, BODY)).status == 200
         await spare.close()
-        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+        await until(lambda: endpoint.bench.count("farrank_http_connections") == 0)
 
 
 async def test_a_kept_connection_ends_when_nothing_comes(
-    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+    open_endpoint: OpenEndpoint, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "KEEP_ALIVE_S", 0.1)
-    async with open_door() as door:
-        kept = await connect(door.listener.port)
+    async with open_endpoint() as endpoint:
+        kept = await connect(endpoint.listener.port)
         assert (await kept.ask(RERANK, BODY)).status == 200
         assert await kept.ended() == b""
         # The late end of a refused body does not keep it open, either.
-        refused = await connect(door.listener.port)
+        refused = await connect(endpoint.listener.port)
         whole = request(RERANK, b"[" * 1000, "Content-Encoding: br\r\n")
         await refused.send(whole[:-10])
         assert (await refused.answer()).status == 501
@@ -70,29 +70,29 @@ async def test_a_kept_connection_ends_when_nothing_comes(
 
 
 async def test_a_caller_that_reads_no_answer_is_ended(
-    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+    open_endpoint: OpenEndpoint, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "UNREAD_S", 0.2)
-    async with open_door() as door:
-        unread = await connect(door.listener.port)
+    async with open_endpoint() as endpoint:
+        unread = await connect(endpoint.listener.port)
         unread.writer.transport.pause_reading()  # type: ignore[attr-defined]
         with pytest.raises(ClosedError):  # noqa: PT012  # once the buffers of both sides are full
             while True:
                 await unread.send(request("/openapi.json") * 100)
-        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+        await until(lambda: endpoint.bench.count("farrank_http_connections") == 0)
 
 
 async def test_new_connections_take_the_place_of_those_that_wait_longest(
-    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+    open_endpoint: OpenEndpoint, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 32)
-    async with open_door() as door:
-        port = door.listener.port
+    async with open_endpoint() as endpoint:
+        port = endpoint.listener.port
         greedy = [await connect(port, GREEDY) for _ in range(60)]
         for each in greedy:
             await each.send(HALF_HEADERS)
         # One caller may have 30 of 32.
-        await until(lambda: ended(door, "room") == 30)
+        await until(lambda: ended(endpoint, "room") == 30)
         assert [await each.ended() for each in greedy[:30]] == [b""] * 30
         modest = await connect(port, MODEST)
         assert (await modest.ask(RERANK, BODY)).status == 200
@@ -102,44 +102,44 @@ async def test_new_connections_take_the_place_of_those_that_wait_longest(
 
 
 async def test_a_connection_beyond_those_in_calls_is_refused(
-    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+    open_endpoint: OpenEndpoint, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 2)
-    async with open_door() as door:
-        calling = [await connect(door.listener.port) for _ in range(2)]
+    async with open_endpoint() as endpoint:
+        calling = [await connect(endpoint.listener.port) for _ in range(2)]
         whole = request(RERANK, BODY)
         for each in calling:
             await each.send(whole[:-10])
-        await until(lambda: door.bench.count("farrank_open_calls", kind="HTTP requests") == 2)
-        third = await connect(door.listener.port)
+        await until(lambda: endpoint.bench.count("farrank_open_calls", kind="HTTP requests") == 2)
+        third = await connect(endpoint.listener.port)
         assert await third.ended() == b""
-        assert ended(door, "refused") == 1
+        assert ended(endpoint, "refused") == 1
         for each in calling:
             await each.send(whole[-10:])
             assert (await each.answer()).status == 200
 
 
 async def test_connections_that_come_in_one_turn_of_the_loop_give_their_places_back(
-    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+    open_endpoint: OpenEndpoint, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without room, a connection may be ended before its task has begun."""
     monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 32)
-    async with open_door() as door:
-        calling = [await connect(door.listener.port) for _ in range(29)]
+    async with open_endpoint() as endpoint:
+        calling = [await connect(endpoint.listener.port) for _ in range(29)]
         for each in calling:
             await each.send(request(RERANK, BODY)[:-10])
-        await until(lambda: door.bench.count("farrank_open_calls", kind="HTTP requests") == 29)
-        burst = [socket.create_connection(("127.0.0.1", door.listener.port)) for _ in range(20)]
-        await until(lambda: ended(door, "room") + ended(door, "refused") >= 19)
+        await until(lambda: endpoint.bench.count("farrank_open_calls", kind="HTTP requests") == 29)
+        burst = [socket.create_connection(("127.0.0.1", endpoint.listener.port)) for _ in range(20)]
+        await until(lambda: ended(endpoint, "room") + ended(endpoint, "refused") >= 19)
         for sent in burst:
             sent.close()
         for each in calling:
             await each.close()
-        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+        await until(lambda: endpoint.bench.count("farrank_http_connections") == 0)
 
 
 async def test_an_error_of_accepting_that_stays_holds_nothing_up(
-    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+    open_endpoint: OpenEndpoint, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, failures = asyncio.get_running_loop(), 0
     accept = loop.sock_accept
@@ -152,13 +152,13 @@ async def test_an_error_of_accepting_that_stays_holds_nothing_up(
         raise PermissionError(errno.EPERM, "not permitted")
 
     monkeypatch.setattr(loop, "sock_accept", failing)
-    async with open_door() as door:
+    async with open_endpoint() as endpoint:
         seen = set()
         while failures < 10_000:
             seen.add(failures)
             await asyncio.sleep(0)
         assert len(seen) > 100
-        caller = await connect(door.listener.port)
+        caller = await connect(endpoint.listener.port)
         assert (await caller.ask(RERANK, BODY)).status == 200
 
 
@@ -176,15 +176,15 @@ def no_more_files() -> Iterator[None]:
 
 
 async def test_without_files_connections_wait_and_the_log_says_so_once(
-    open_door: OpenDoor, caplog: pytest.LogCaptureFixture
+    open_endpoint: OpenEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop = asyncio.get_running_loop()
-    async with open_door() as door:
+    async with open_endpoint() as endpoint:
         with socket.socket() as caller:
             caller.setblocking(False)
             with no_more_files():
-                await loop.sock_connect(caller, ("127.0.0.1", door.listener.port))
-                await until(lambda: ended(door, "files") >= 3)
+                await loop.sock_connect(caller, ("127.0.0.1", endpoint.listener.port))
+                await until(lambda: ended(endpoint, "files") >= 3)
             await loop.sock_sendall(caller, request("/health"))
             assert (await loop.sock_recv(caller, 100)).startswith(b"HTTP/1.1 200")
         (said,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
@@ -192,33 +192,33 @@ async def test_without_files_connections_wait_and_the_log_says_so_once(
 
 
 async def test_a_handshake_has_its_time(
-    open_door: OpenDoor, connect: Connections, tls_files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+    open_endpoint: OpenEndpoint, connect: Connections, tls_files: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "HANDSHAKE_S", 0.2)
     tls = TlsConfig(tls_files.certificate, tls_files.private_key)
-    async with open_door(tls=tls) as door:
-        silent = await connect(door.listener.port)
-        wrong = await connect(door.listener.port)
+    async with open_endpoint(tls=tls) as endpoint:
+        silent = await connect(endpoint.listener.port)
+        wrong = await connect(endpoint.listener.port)
         await wrong.send(b"GET /health HTTP/1.1\r\n\r\n")
         assert await silent.ended() == b""
         await wrong.ended()
-        await until(lambda: ended(door, "handshake") == 2)
+        await until(lambda: ended(endpoint, "handshake") == 2)
         # On a busy machine a valid handshake takes longer than that.
         monkeypatch.undo()
         trusting = ssl.create_default_context(cafile=tls_files.authority)
-        async with door.session.get("/health", ssl=trusting, server_hostname="farrank.test") as answer:
+        async with endpoint.session.get("/health", ssl=trusting, server_hostname="farrank.test") as answer:
             assert answer.status == 200
 
 
 async def test_half_handshakes_give_way_to_new_connections(
-    open_door: OpenDoor, connect: Connections, tls_files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+    open_endpoint: OpenEndpoint, connect: Connections, tls_files: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 4)
     tls = TlsConfig(tls_files.certificate, tls_files.private_key)
-    async with open_door(tls=tls) as door:
-        half = [await connect(door.listener.port, GREEDY) for _ in range(8)]
-        await until(lambda: ended(door, "room") == 4)
+    async with open_endpoint(tls=tls) as endpoint:
+        half = [await connect(endpoint.listener.port, GREEDY) for _ in range(8)]
+        await until(lambda: ended(endpoint, "room") == 4)
         assert [await each.ended() for each in half[:4]] == [b""] * 4
         trusting = ssl.create_default_context(cafile=tls_files.authority)
-        async with door.session.get("/health", ssl=trusting, server_hostname="farrank.test") as answer:
+        async with endpoint.session.get("/health", ssl=trusting, server_hostname="farrank.test") as answer:
             assert answer.status == 200

@@ -15,7 +15,7 @@ from farrank_server.config.schema import LimitsConfig
 from farrank_server.http import aside, connect
 from farrank_server.http.protobuf_json import message_of_json
 from support.http_connection import Connections, request
-from support.http_door import METHODS, OpenDoor
+from support.http_endpoint import METHODS, OpenEndpoint
 from support.waiting import until
 
 RERANK = f"{METHODS}Rerank"
@@ -63,11 +63,11 @@ def held(monkeypatch: pytest.MonkeyPatch) -> HeldReading:
 
 
 async def test_a_small_body_is_answered_while_large_ones_are_read(
-    open_door: OpenDoor, connect: Connections, held: HeldReading
+    open_endpoint: OpenEndpoint, connect: Connections, held: HeldReading
 ) -> None:
-    async with open_door() as door:
-        greedy = [await connect(door.listener.port, GREEDY) for _ in range(3)]
-        modest = await connect(door.listener.port, MODEST)
+    async with open_endpoint() as endpoint:
+        greedy = [await connect(endpoint.listener.port, GREEDY) for _ in range(3)]
+        modest = await connect(endpoint.listener.port, MODEST)
         try:
             for number, each in enumerate(greedy):
                 await each.send(request(RERANK, large(f"greedy {number}")))
@@ -87,12 +87,12 @@ async def test_a_small_body_is_answered_while_large_ones_are_read(
 
 
 async def test_large_bodies_are_read_in_the_fair_order_of_their_callers(
-    open_door: OpenDoor, connect: Connections, held: HeldReading, monkeypatch: pytest.MonkeyPatch
+    open_endpoint: OpenEndpoint, connect: Connections, held: HeldReading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aside, "QUANTUM_S", 1e-9)
-    async with open_door() as door:
-        callers = [await connect(door.listener.port, GREEDY) for _ in range(4)]
-        callers.append(await connect(door.listener.port, MODEST))
+    async with open_endpoint() as endpoint:
+        callers = [await connect(endpoint.listener.port, GREEDY) for _ in range(4)]
+        callers.append(await connect(endpoint.listener.port, MODEST))
         try:
             for number, each in enumerate(callers):
                 await each.send(request(RERANK, large(f"{number}")))
@@ -104,10 +104,10 @@ async def test_large_bodies_are_read_in_the_fair_order_of_their_callers(
 
 
 async def test_a_body_whose_deadline_passes_while_it_waits_is_not_read(
-    open_door: OpenDoor, connect: Connections, held: HeldReading
+    open_endpoint: OpenEndpoint, connect: Connections, held: HeldReading
 ) -> None:
-    async with open_door() as door:
-        first, late = [await connect(door.listener.port, GREEDY) for _ in range(2)]
+    async with open_endpoint() as endpoint:
+        first, late = [await connect(endpoint.listener.port, GREEDY) for _ in range(2)]
         try:
             await first.send(request(RERANK, large("first")))
             await until(lambda: held.begun == ["first"])
@@ -121,5 +121,5 @@ async def test_a_body_whose_deadline_passes_while_it_waits_is_not_read(
         assert (await first.answer()).status == 200
         # The room and the turn of the late request are free again.
         assert (await late.ask(RERANK, large("next"))).status == 200
-        assert door.bench.count("farrank_receiving_bytes") == 0
+        assert endpoint.bench.count("farrank_receiving_bytes") == 0
     assert held.begun == ["first", "next"]

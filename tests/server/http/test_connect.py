@@ -7,7 +7,7 @@ from google.protobuf import json_format
 
 from farrank.v1 import rerank_pb2 as pb
 from support.engine_bench import until
-from support.http_door import METHODS, Opened
+from support.http_endpoint import METHODS, Opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -15,9 +15,9 @@ RERANK = f"{METHODS}Rerank"
 DOCUMENTS = [{"id": str(n), "text": f"the river rises {'and goes on ' * n}"} for n in range(5)]
 
 
-async def test_an_answer_is_the_contracts_message_in_json(shared_door: Opened) -> None:
+async def test_an_answer_is_the_contracts_message_in_json(shared_endpoint: Opened) -> None:
     request = {"query": "river", "documents": DOCUMENTS, "options": {"topN": 3, "return_chunk_scores": True}}
-    status, answer = await shared_door.post(RERANK, request)
+    status, answer = await shared_endpoint.post(RERANK, request)
     assert status == 200
     message = json_format.ParseDict(answer, pb.RerankResponse())
     assert len(message.results) == 3
@@ -29,46 +29,50 @@ async def test_an_answer_is_the_contracts_message_in_json(shared_door: Opened) -
     assert answer["scoreScale"] == "SCORE_SCALE_RAW"
 
 
-async def test_binary_and_json_say_the_same(shared_door: Opened) -> None:
+async def test_binary_and_json_say_the_same(shared_endpoint: Opened) -> None:
     request = pb.RerankRequest(query="river", documents=[pb.Document(**each) for each in DOCUMENTS])
     headers = {"Content-Type": "application/proto", "Connect-Protocol-Version": "1"}
-    async with shared_door.session.post(RERANK, data=request.SerializeToString(), headers=headers) as answer:
+    async with shared_endpoint.session.post(
+        RERANK, data=request.SerializeToString(), headers=headers
+    ) as answer:
         assert (answer.status, answer.content_type) == (200, "application/proto")
         binary = pb.RerankResponse.FromString(await answer.read())
-    _, tree = await shared_door.post(RERANK, json_format.MessageToDict(request), Connect_Protocol_Version="1")
+    _, tree = await shared_endpoint.post(
+        RERANK, json_format.MessageToDict(request), Connect_Protocol_Version="1"
+    )
     plain = json_format.ParseDict(tree, pb.RerankResponse())
     assert [(each.id, each.score) for each in plain.results] == [
         (each.id, each.score) for each in binary.results
     ]
 
 
-async def test_the_other_methods(shared_door: Opened, first_stage: Any) -> None:
-    status, found = await shared_door.post(f"{METHODS}SearchAndRerank", {"query": "river", "k": 2})
+async def test_the_other_methods(shared_endpoint: Opened, first_stage: Any) -> None:
+    status, found = await shared_endpoint.post(f"{METHODS}SearchAndRerank", {"query": "river", "k": 2})
     assert (status, found["index"], len(found["results"])) == (200, "things", 2)
     assert first_stage.asked == [("river", 2)]
-    async with shared_door.session.post(
+    async with shared_endpoint.session.post(
         f"{METHODS}ListRankers", headers={"Content-Type": "application/json; charset=utf-8"}
     ) as answer:
         listed = await answer.json()
     assert [each["name"] for each in listed["rankers"]] == ["maxp", "biencoder", "both"]
 
 
-async def test_unknown_fields_are_refused_by_their_path(shared_door: Opened) -> None:
+async def test_unknown_fields_are_refused_by_their_path(shared_endpoint: Opened) -> None:
     request: dict[str, Any] = {"query": "river", "documents": [*DOCUMENTS, {"id": "x", "txt": "the river"}]}
-    status, said = await shared_door.post(RERANK, request)
+    status, said = await shared_endpoint.post(RERANK, request)
     assert (status, said["code"]) == (400, "invalid_argument")
     assert said["message"] == "documents[5].txt: is no field of Document; it has id, text, index"
     request = {"query": "river", "documents": DOCUMENTS, "options": {"newer": 1}}
-    status, said = await shared_door.post(RERANK, request)
+    status, said = await shared_endpoint.post(RERANK, request)
     assert (status, said["code"]) == (400, "invalid_argument")
     assert said["message"].startswith("options.newer: is no field of RerankOptions; it has ranker, topN,")
 
 
-async def test_documents_of_an_index_are_named_in_json(shared_door: Opened, first_stage: Any) -> None:
+async def test_documents_of_an_index_are_named_in_json(shared_endpoint: Opened, first_stage: Any) -> None:
     named = [{"id": "rhine", "index": "things"}, {"id": "bread", "index": "things"}]
     brought = [{"id": each["id"], "text": first_stage.documents[each["id"]]} for each in named]
     answers = [
-        await shared_door.post(RERANK, {"query": "river", "documents": each}) for each in (named, brought)
+        await shared_endpoint.post(RERANK, {"query": "river", "documents": each}) for each in (named, brought)
     ]
     assert [status for status, _ in answers] == [200, 200]
     scores = [{each["id"]: each["score"] for each in answer["results"]} for _, answer in answers]
@@ -100,10 +104,10 @@ async def test_documents_of_an_index_are_named_in_json(shared_door: Opened, firs
     ],
 )
 async def test_an_invalid_request_is_refused_in_connects_format(
-    shared_door: Opened, body: str | bytes, words: str
+    shared_endpoint: Opened, body: str | bytes, words: str
 ) -> None:
     headers = {"Content-Type": "application/json"}
-    async with shared_door.session.post(RERANK, data=body, headers=headers) as answer:
+    async with shared_endpoint.session.post(RERANK, data=body, headers=headers) as answer:
         assert (answer.status, answer.content_type) == (400, "application/json")
         said = await answer.json()
     assert said["code"] == "invalid_argument"
@@ -111,33 +115,35 @@ async def test_an_invalid_request_is_refused_in_connects_format(
     assert len(said["message"]) < 500
 
 
-async def test_names_that_are_none(shared_door: Opened) -> None:
+async def test_names_that_are_none(shared_endpoint: Opened) -> None:
     documents = {"query": "q", "documents": DOCUMENTS}
-    status, said = await shared_door.post(RERANK, {**documents, "options": {"ranker": "nobody"}})
+    status, said = await shared_endpoint.post(RERANK, {**documents, "options": {"ranker": "nobody"}})
     assert (status, said["code"]) == (404, "not_found")
     assert "known are: maxp, biencoder, both" in said["message"]
-    status, said = await shared_door.post(f"{METHODS}Rank", documents)
+    status, said = await shared_endpoint.post(f"{METHODS}Rank", documents)
     assert (status, said["code"]) == (404, "unimplemented")
     assert "Rerank, SearchAndRerank, ListRankers" in said["message"]
     await until(
-        lambda: shared_door.count("requests_total", method="Rerank", ranker="unknown", code="NOT_FOUND") == 1
+        lambda: (
+            shared_endpoint.count("requests_total", method="Rerank", ranker="unknown", code="NOT_FOUND") == 1
+        )
     )
 
 
-async def test_what_is_not_asked_as_connect_asks(shared_door: Opened) -> None:
-    async with shared_door.session.post(RERANK, data="query=q") as answer:
+async def test_what_is_not_asked_as_connect_asks(shared_endpoint: Opened) -> None:
+    async with shared_endpoint.session.post(RERANK, data="query=q") as answer:
         assert (answer.status, answer.headers["Accept-Post"]) == (415, "application/json, application/proto")
-    async with shared_door.session.get(RERANK) as answer:
+    async with shared_endpoint.session.get(RERANK) as answer:
         assert (answer.status, answer.headers["Allow"]) == (405, "POST")
-    status, said = await shared_door.post(RERANK, {}, Connect_Protocol_Version="2")
+    status, said = await shared_endpoint.post(RERANK, {}, Connect_Protocol_Version="2")
     assert (status, said["code"]) == (400, "invalid_argument")
 
 
-async def test_a_long_answer_and_a_long_request_are_whole(shared_door: Opened) -> None:
+async def test_a_long_answer_and_a_long_request_are_whole(shared_endpoint: Opened) -> None:
     """Another thread converts them."""
     documents = [{"id": f"é{n}", "text": "the river\n" * 2000} for n in range(20)]
     request = {"query": "river", "documents": documents, "options": {"returnTexts": True}}
-    status, answer = await shared_door.post(RERANK, request)
+    status, answer = await shared_endpoint.post(RERANK, request)
     assert status == 200
     assert {each["id"]: each["text"] for each in answer["results"]} == {
         each["id"]: each["text"] for each in documents

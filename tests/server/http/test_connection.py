@@ -17,7 +17,7 @@ from farrank_server.http import connection
 from farrank_server.replica import Replica
 from support.engine_bench import Faulty
 from support.http_connection import ClosedError, Connections, HttpConnection, request
-from support.http_door import OpenDoor
+from support.http_endpoint import OpenEndpoint
 from support.waiting import until
 
 RERANK = "/v2/rerank"
@@ -29,15 +29,15 @@ BODY = json.dumps({"query": "river", "documents": ["the river rises", "flour and
 
 
 async def test_an_old_connection_ends_with_an_answer_that_says_so(
-    open_door: OpenDoor, connect: Connections, monkeypatch: pytest.MonkeyPatch
+    open_endpoint: OpenEndpoint, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_door() as door:
-        young = await connect(door.listener.port)
+    async with open_endpoint() as endpoint:
+        young = await connect(endpoint.listener.port)
         assert not (await young.ask(RERANK, BODY)).closes
         assert not (await young.ask(RERANK, BODY)).closes
     monkeypatch.setattr(connection, "AGE_JITTER", 0.0)
-    async with open_door(max_connection_age_s=1.0) as door:
-        old = await connect(door.listener.port)
+    async with open_endpoint(max_connection_age_s=1.0) as endpoint:
+        old = await connect(endpoint.listener.port)
         answers = [await old.ask("/health")]
         while not answers[-1].closes:
             answers.append(await old.ask("/health"))
@@ -46,11 +46,11 @@ async def test_an_old_connection_ends_with_an_answer_that_says_so(
 
 
 async def test_a_caller_that_is_refused_early_sees_the_answer_and_goes_on(
-    open_door: OpenDoor, connect: Connections
+    open_endpoint: OpenEndpoint, connect: Connections
 ) -> None:
     limit = 200_000
-    async with open_door(limits=LimitsConfig(max_request_bytes=limit)) as door:
-        caller = await connect(door.listener.port)
+    async with open_endpoint(limits=LimitsConfig(max_request_bytes=limit)) as endpoint:
+        caller = await connect(endpoint.listener.port)
         # Twice the size of the sockets' buffers, so that the server has to read it.
         refused = await caller.ask(RERANK, b"[" * (connection.REFUSED_BODIES * limit))
         assert (refused.status, refused.closes) == (413, False)
@@ -64,10 +64,10 @@ async def test_a_caller_that_is_refused_early_sees_the_answer_and_goes_on(
 
 
 async def test_a_caller_that_waits_to_be_asked_for_its_body_is_refused_at_once(
-    open_door: OpenDoor, connect: Connections
+    open_endpoint: OpenEndpoint, connect: Connections
 ) -> None:
-    async with open_door(limits=LimitsConfig(max_request_bytes=1000)) as door:
-        caller = await connect(door.listener.port)
+    async with open_endpoint(limits=LimitsConfig(max_request_bytes=1000)) as endpoint:
+        caller = await connect(endpoint.listener.port)
         head = request(RERANK, b"a" * 1001, "Expect: 100-continue\r\n")[:-1001]
         await caller.send(head)
         answer = await caller.answer()

@@ -11,7 +11,7 @@ import pytest
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.engine.device import work_queue
 from support.engine_bench import QUERY, until
-from support.http_door import METHODS, OpenDoor
+from support.http_endpoint import METHODS, OpenEndpoint
 
 GREEDY, MODEST = 200, 10
 
@@ -21,7 +21,9 @@ def connected_from(address: str) -> aiohttp.TCPConnector:
     return aiohttp.TCPConnector(local_addr=(address, 0), limit=0, force_close=True)
 
 
-async def test_many_connections_are_one_caller(open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_connections_are_one_caller(
+    open_endpoint: OpenEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Tiny rankers do all this work in a few milliseconds.
     monkeypatch.setattr(work_queue, "QUANTUM_S", 1e-9)
     held, go_on = threading.Event(), threading.Event()
@@ -32,7 +34,7 @@ async def test_many_connections_are_one_caller(open_door: OpenDoor, monkeypatch:
         assert go_on.wait(300)
 
     async with (
-        open_door(hold) as opened,
+        open_endpoint(hold) as opened,
         aiohttp.ClientSession(opened.listener.url, connector=connected_from("127.0.0.2")) as greedy,
         aiohttp.ClientSession(opened.listener.url, connector=connected_from("127.0.0.3")) as modest,
     ):
@@ -70,7 +72,9 @@ async def test_many_connections_are_one_caller(open_door: OpenDoor, monkeypatch:
 
 
 @pytest.mark.parametrize("method", ["Rerank", "SearchAndRerank"])
-async def test_calls_that_can_wait_go_later_and_are_counted_apart(open_door: OpenDoor, method: str) -> None:
+async def test_calls_that_can_wait_go_later_and_are_counted_apart(
+    open_endpoint: OpenEndpoint, method: str
+) -> None:
     held, go_on = threading.Event(), threading.Semaphore(0)
     done: list[str] = []
 
@@ -78,7 +82,7 @@ async def test_calls_that_can_wait_go_later_and_are_counted_apart(open_door: Ope
         held.set()
         assert go_on.acquire(timeout=60)
 
-    async with open_door(hold) as opened:
+    async with open_endpoint(hold) as opened:
 
         def tokens(priority: str) -> float:
             return opened.bench.count("farrank_priority_admitted_tokens", priority=priority)

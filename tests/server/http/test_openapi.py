@@ -7,7 +7,7 @@ import openapi_pydantic
 import pytest
 
 from farrank_server.http import openapi
-from support.http_door import Opened
+from support.http_endpoint import Opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,27 +34,27 @@ async def test_it_is_openapi_3_1_and_its_schemas_are_schemas() -> None:
 
 @pytest.mark.parametrize(("path", "method", "operation"), EXAMPLES)
 async def test_each_example_is_answered_as_described(
-    shared_door: Opened, path: str, method: str, operation: dict[str, Any]
+    shared_endpoint: Opened, path: str, method: str, operation: dict[str, Any]
 ) -> None:
     body = None
     if "requestBody" in operation:
         content = operation["requestBody"]["content"]["application/json"]
         body = content["example"]
         check(content["schema"], body)
-    async with shared_door.session.request(method, path, json=body) as answer:
+    async with shared_endpoint.session.request(method, path, json=body) as answer:
         assert answer.status == 200, await answer.text()
         check(operation["responses"]["200"]["content"]["application/json"]["schema"], await answer.json())
     if body is not None:
-        async with shared_door.session.request(method, path, json=[]) as refused:
+        async with shared_endpoint.session.request(method, path, json=[]) as refused:
             assert str(refused.status) in {*operation["responses"], "422"}
             check({"$ref": "#/components/schemas/Problem"}, await refused.json())
 
 
-async def test_it_is_served_as_json_and_as_a_page(shared_door: Opened) -> None:
+async def test_it_is_served_as_json_and_as_a_page(shared_endpoint: Opened) -> None:
     for path in ("/openapi.json", "/api-doc/openapi.json"):
-        async with shared_door.session.get(path) as answer:
+        async with shared_endpoint.session.get(path) as answer:
             assert await answer.json() == DESCRIBED
-    async with shared_door.session.get("/docs") as answer:
+    async with shared_endpoint.session.get("/docs") as answer:
         page = await answer.text()
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'")
     assert all(f"{method.upper()} {path}" in page for path, method, _ in EXAMPLES)

@@ -1,10 +1,10 @@
 """Serving the page's files. `page/` tests the page in a browser."""
 
 from farrank_page.routes import PAGE
-from support.http_door import Opened
+from support.http_endpoint import Opened
 
 
-async def test_the_page_and_all_its_files_come_from_here_alone(door: Opened) -> None:
+async def test_the_page_and_all_its_files_come_from_here_alone(endpoint: Opened) -> None:
     page = (PAGE / "index.html").read_text(encoding="utf-8")
     assert "<style" not in page
     assert page.count("<script") == page.count('<script type="module" src="main.mjs">') == 1
@@ -13,7 +13,7 @@ async def test_the_page_and_all_its_files_come_from_here_alone(door: Opened) -> 
     assert {path.suffix for path in files} == kinds.keys()
     for path in files:
         name = path.relative_to(PAGE).as_posix()
-        async with door.session.get("/" if name == "index.html" else f"/{name}") as answer:
+        async with endpoint.session.get("/" if name == "index.html" else f"/{name}") as answer:
             assert answer.status == 200
             # Browsers run no module with another type.
             assert kinds[path.suffix] in answer.content_type

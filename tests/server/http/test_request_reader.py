@@ -11,7 +11,7 @@ import pytest
 from farrank_server.config.schema import TlsConfig
 from farrank_server.http.request_reader import MOST_HEADER_BYTES, MOST_HEADERS
 from support.http_connection import Connections, HttpConnection
-from support.http_door import METHODS, OpenDoor
+from support.http_endpoint import METHODS, OpenEndpoint
 from support.tls_files import TlsFiles
 from support.waiting import until
 
@@ -68,24 +68,24 @@ async def refused(caller: HttpConnection) -> tuple[int, str]:
 
 @pytest.mark.parametrize("name", WRONG)
 async def test_what_could_be_read_in_two_ways_is_refused_and_ends_the_connection(
-    name: str, open_door: OpenDoor, connect: Connections
+    name: str, open_endpoint: OpenEndpoint, connect: Connections
 ) -> None:
     sent, status, why = WRONG[name]
-    async with open_door() as door:
-        caller = await connect(door.listener.port)
+    async with open_endpoint() as endpoint:
+        caller = await connect(endpoint.listener.port)
         await caller.send(sent)
         code, message = await refused(caller)
         assert (code, message[: len(why) + 9]) == (status, f"request: {why}")
-        assert door.bench.count("farrank_http_connections_ended_total", why="malformed") == 1
-        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+        assert endpoint.bench.count("farrank_http_connections_ended_total", why="malformed") == 1
+        await until(lambda: endpoint.bench.count("farrank_http_connections") == 0)
 
 
 async def test_pieces_of_a_request_are_read_as_the_whole_is(
-    open_door: OpenDoor, connect: Connections
+    open_endpoint: OpenEndpoint, connect: Connections
 ) -> None:
-    async with open_door() as door:
+    async with open_endpoint() as endpoint:
         right = LINE + b"X: a\r\n" * (MOST_HEADERS - 3) + CHUNKED + b"\r\n" + CHUNKS + b"0\r\nT: a\r\n\r\n"
-        caller = await connect(door.listener.port)
+        caller = await connect(endpoint.listener.port)
         for _ in range(2):
             for at in range(0, len(right), 7):
                 await caller.send(right[at : at + 7])
@@ -97,29 +97,29 @@ async def test_pieces_of_a_request_are_read_as_the_whole_is(
 
 
 async def test_the_log_says_the_same_no_more_than_ten_times_a_minute(
-    open_door: OpenDoor, connect: Connections, caplog: pytest.LogCaptureFixture
+    open_endpoint: OpenEndpoint, connect: Connections, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with open_door() as door:
+    async with open_endpoint() as endpoint:
         for _ in range(12):
-            caller = await connect(door.listener.port)
+            caller = await connect(endpoint.listener.port)
             await caller.send(WRONG["both lengths"][0])
             assert (await refused(caller))[0] == 400
-        assert door.bench.count("farrank_http_connections_ended_total", why="malformed") == 12
+        assert endpoint.bench.count("farrank_http_connections_ended_total", why="malformed") == 12
     said = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
     assert said == [f"an HTTP request was refused: {BOTH} (0 more in the last minute)"] * 10
 
 
 async def test_a_refused_body_whose_chunks_are_wrong_just_ends_its_connection(
-    open_door: OpenDoor, connect: Connections, caplog: pytest.LogCaptureFixture
+    open_endpoint: OpenEndpoint, connect: Connections, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_door() as door:
-        caller = await connect(door.listener.port)
+    async with open_endpoint() as endpoint:
+        caller = await connect(endpoint.listener.port)
         await caller.send(LINE + b"Content-Encoding: br\r\n" + CHUNKED + b"\r\n")
         assert (await caller.answer()).status == 501
         await caller.send(b"no chunk\r\n")
         await caller.ended()
-        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+        await until(lambda: endpoint.bench.count("farrank_http_connections") == 0)
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR], caplog.text
 
 
@@ -127,31 +127,31 @@ async def test_a_refused_body_whose_chunks_are_wrong_just_ends_its_connection(
     "rest", [LENGTH + CHUNKED + b"\r\n", CHUNKED + b"\r\nno chunk\r\n"], ids=["both lengths", "a chunk"]
 )
 async def test_the_answer_to_a_refused_head_has_no_body(
-    open_door: OpenDoor, connect: Connections, caplog: pytest.LogCaptureFixture, rest: bytes
+    open_endpoint: OpenEndpoint, connect: Connections, caplog: pytest.LogCaptureFixture, rest: bytes
 ) -> None:
-    async with open_door() as door:
-        caller = await connect(door.listener.port)
+    async with open_endpoint() as endpoint:
+        caller = await connect(endpoint.listener.port)
         await caller.send(LINE.replace(b"POST", b"HEAD") + rest)
         head, _, body = (await caller.ended()).partition(b"\r\n\r\n")
         assert head.split()[1] in (b"400", b"404", b"405")
         assert body == b""
-        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+        await until(lambda: endpoint.bench.count("farrank_http_connections") == 0)
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR], caplog.text
 
 
 async def test_a_wrong_chunk_over_tls_ends_its_call_before_the_peer_agrees_to_the_end(
-    open_door: OpenDoor, tls_files: TlsFiles, caplog: pytest.LogCaptureFixture
+    open_endpoint: OpenEndpoint, tls_files: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_door(tls=TlsConfig(tls_files.certificate, tls_files.private_key)) as door:
+    async with open_endpoint(tls=TlsConfig(tls_files.certificate, tls_files.private_key)) as endpoint:
         trusting = ssl.create_default_context(cafile=tls_files.authority)
-        plain = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", door.listener.port))
+        plain = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", endpoint.listener.port))
         with await asyncio.to_thread(trusting.wrap_socket, plain, server_hostname="farrank.test") as caller:
             await asyncio.to_thread(
                 caller.sendall, LINE + b"Connect-Timeout-Ms: 60000\r\n" + CHUNKED + b"\r\n"
             )
-            await until(lambda: door.bench.count("farrank_open_calls", kind="HTTP requests") == 1)
+            await until(lambda: endpoint.bench.count("farrank_open_calls", kind="HTTP requests") == 1)
             await asyncio.to_thread(caller.sendall, b"no chunk\r\n")
             # The peer reads nothing.
-            await until(lambda: door.bench.count("farrank_open_calls", kind="HTTP requests") == 0)
-        await until(lambda: door.bench.count("farrank_http_connections") == 0)
+            await until(lambda: endpoint.bench.count("farrank_open_calls", kind="HTTP requests") == 0)
+        await until(lambda: endpoint.bench.count("farrank_http_connections") == 0)
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR], caplog.text

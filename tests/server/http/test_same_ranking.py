@@ -15,13 +15,13 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_server.config.schema import LimitsConfig, ListenConfig, ServerConfig
 from farrank_server.listen import GrpcListener
-from farrank_server.metrics import Door
+from farrank_server.metrics import Endpoint
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
 from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire.handlers import handlers
-from support.http_door import METHODS, Opened, opened_door
+from support.http_endpoint import METHODS, Opened, opened_endpoint
 from support.memory_first_stage import in_memory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -50,11 +50,11 @@ REQUESTS = st.builds(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def doors(tiny_rankers: dict[str, Path]) -> AsyncIterator[tuple[Any, Opened]]:
-    async with opened_door(tiny_rankers, limits=LIMITS) as http:
+async def endpoints(tiny_rankers: dict[str, Path]) -> AsyncIterator[tuple[Any, Opened]]:
+    async with opened_endpoint(tiny_rankers, limits=LIMITS) as http:
         config = ServerConfig(limits=LIMITS)
         service = RerankService(config, http.engine, await in_memory(http.bench), http.bench.metrics)
-        guard = Guard(Door.GRPC, http.bench.metrics, service.rankers.keys(), "maxp")
+        guard = Guard(Endpoint.GRPC, http.bench.metrics, service.rankers.keys(), "maxp")
         listener = GrpcListener(ListenConfig(port=0), config.limits)
         await listener.open(
             handlers(
@@ -80,8 +80,10 @@ async def through_grpc(stub: Any, request: pb.RerankRequest) -> pb.RerankRespons
 
 @settings(max_examples=60)
 @given(request_=REQUESTS)
-async def test_connect_and_grpc_say_the_same(doors: tuple[Any, Opened], request_: pb.RerankRequest) -> None:
-    stub, http = doors
+async def test_connect_and_grpc_say_the_same(
+    endpoints: tuple[Any, Opened], request_: pb.RerankRequest
+) -> None:
+    stub, http = endpoints
     status, said = await http.post(f"{METHODS}Rerank", json_format.MessageToDict(request_))
     wanted = await through_grpc(stub, request_)
     if status == 413:
@@ -106,9 +108,9 @@ async def test_connect_and_grpc_say_the_same(doors: tuple[Any, Opened], request_
 @settings(max_examples=30)
 @given(request_=REQUESTS)
 async def test_a_dialect_and_grpc_rank_the_same(
-    doors: tuple[Any, Opened], request_: pb.RerankRequest
+    endpoints: tuple[Any, Opened], request_: pb.RerankRequest
 ) -> None:
-    stub, http = doors
+    stub, http = endpoints
     options = request_.options
     asked = pb.RerankRequest(
         query=request_.query,

@@ -10,7 +10,7 @@ import pytest
 
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.service import unread
-from support.http_door import METHODS, OpenDoor, Opened
+from support.http_endpoint import METHODS, Opened, OpenEndpoint
 from support.waiting import until
 
 TEXT = "the sea and the river " * 400_000
@@ -19,57 +19,57 @@ BODY = json.dumps(
 ).encode()
 
 
-async def asked(door: Opened) -> socket.socket:
+async def asked(endpoint: Opened) -> socket.socket:
     """Send a call, with room for only a part of the answer."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.setblocking(False)
     loop = asyncio.get_running_loop()
-    await loop.sock_connect(connection, ("127.0.0.1", door.listener.port))
+    await loop.sock_connect(connection, ("127.0.0.1", endpoint.listener.port))
     head = f"POST {METHODS}Rerank HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(BODY)}\r\n\r\n"
     await loop.sock_sendall(connection, head.encode() + BODY)
     return connection
 
 
-async def read(door: Opened) -> tuple[int, Any]:
+async def read(endpoint: Opened) -> tuple[int, Any]:
     """Send a call, and read the answer."""
     headers = {"Content-Type": "application/json"}
-    async with door.session.post(METHODS + "Rerank", data=BytesIO(BODY), headers=headers) as answer:
+    async with endpoint.session.post(METHODS + "Rerank", data=BytesIO(BODY), headers=headers) as answer:
         return answer.status, await answer.json()
 
 
-def unread_bytes(door: Opened) -> float:
-    return door.bench.count("farrank_unread_answer_bytes")
+def unread_bytes(endpoint: Opened) -> float:
+    return endpoint.bench.count("farrank_unread_answer_bytes")
 
 
 async def test_an_unread_answer_counts_until_its_connection_is_ended(
-    door: Opened, monkeypatch: pytest.MonkeyPatch
+    endpoint: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unread, "SWEEP_S", 0.05)
-    connection = await asked(door)
-    await until(lambda: unread_bytes(door) > len(TEXT))
+    connection = await asked(endpoint)
+    await until(lambda: unread_bytes(endpoint) > len(TEXT))
     # Another caller gets its whole answer in the meantime.
-    status, answer = await read(door)
+    status, answer = await read(endpoint)
     assert (status, answer["results"][0]["text"]) == (200, TEXT)
     monkeypatch.setattr(unread, "UNREAD_S", 0.1)
     monkeypatch.setattr(unread, "SLOWEST_BYTES_PER_S", 1e9)
-    second = await asked(door)
-    await until(lambda: door.count("unread_connections_ended_total") == 1)
+    second = await asked(endpoint)
+    await until(lambda: endpoint.count("unread_connections_ended_total") == 1)
     # The first may take more than a minute, as documented.
-    await until(lambda: 0 < unread_bytes(door) < 2 * len(TEXT))
+    await until(lambda: 0 < unread_bytes(endpoint) < 2 * len(TEXT))
     for each in (connection, second):
         each.close()
-    await until(lambda: unread_bytes(door) == 0)
+    await until(lambda: unread_bytes(endpoint) == 0)
 
 
-async def test_too_much_unread_is_refused_in_the_callers_dialect(open_door: OpenDoor) -> None:
-    async with open_door(limits=LimitsConfig(max_unread_bytes=len(TEXT))) as door:
-        connection = await asked(door)
-        await until(lambda: unread_bytes(door) > len(TEXT))
-        status, told = await read(door)
+async def test_too_much_unread_is_refused_in_the_callers_dialect(open_endpoint: OpenEndpoint) -> None:
+    async with open_endpoint(limits=LimitsConfig(max_unread_bytes=len(TEXT))) as endpoint:
+        connection = await asked(endpoint)
+        await until(lambda: unread_bytes(endpoint) > len(TEXT))
+        status, told = await read(endpoint)
         assert (status, told["code"]) == (429, "resource_exhausted")
         assert "bytes of answers are unread: no room for" in told["message"]
-        assert door.count("rejections_total", ranker="maxp", reason="answers_unread") == 1
+        assert endpoint.count("rejections_total", ranker="maxp", reason="answers_unread") == 1
         connection.close()
-        await until(lambda: unread_bytes(door) == 0)
+        await until(lambda: unread_bytes(endpoint) == 0)

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from farrank_calls.telemetry.log_output import JsonLines
-from support.keyed_doors import Doors, opened_doors
+from support.keyed_endpoints import Endpoints, opened_endpoints
 
 Lines = Callable[[], list[dict[str, Any]]]
 
@@ -32,7 +32,7 @@ def lines() -> Iterator[Lines]:
 
 
 @pytest_asyncio.fixture
-async def doors(tiny_rankers: dict[str, Path], tmp_path: Path) -> AsyncIterator[Doors]:
+async def endpoints(tiny_rankers: dict[str, Path], tmp_path: Path) -> AsyncIterator[Endpoints]:
     """Endpoints that log every call."""
-    async with opened_doors(tiny_rankers, tmp_path, ok_sample=1.0) as opened:
+    async with opened_endpoints(tiny_rankers, tmp_path, ok_sample=1.0) as opened:
         yield opened

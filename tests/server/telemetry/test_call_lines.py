@@ -24,7 +24,7 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Encoding
 from farrank_server.metrics import Metrics
 from farrank_server.service import guard
-from support.keyed_doors import Doors
+from support.keyed_endpoints import Endpoints
 from support.waiting import until
 
 Lines = Callable[[], list[dict[str, Any]]]
@@ -54,30 +54,32 @@ def id_of(call: Any) -> str:
 
 
 async def through_grpc(
-    doors: Doors, method: str, request: Any, *metadata: tuple[str, str]
+    endpoints: Endpoints, method: str, request: Any, *metadata: tuple[str, str]
 ) -> tuple[str, str, str]:
     """Make a call over gRPC. Returns its code, the returned id, and its message."""
-    call = getattr(doors.stub, method)(request, metadata=metadata, timeout=30)
+    call = getattr(endpoints.stub, method)(request, metadata=metadata, timeout=30)
     code = await call.code()
     return code.name, id_of(await call.trailing_metadata()), await call.details()
 
 
-async def through_http(doors: Doors, path: str, body: Any, key: str, **headers: str) -> tuple[int, str, str]:
+async def through_http(
+    endpoints: Endpoints, path: str, body: Any, key: str, **headers: str
+) -> tuple[int, str, str]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     sent = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **headers}
-    async with doors.http.post(path, data=data, headers=sent) as answer:
+    async with endpoints.http.post(path, data=data, headers=sent) as answer:
         return answer.status, answer.headers["x-request-id"], await answer.text()
 
 
-async def test_a_call_is_logged_under_the_id_in_its_answer(doors: Doors, lines: Lines) -> None:
-    key = await doors.key("team")
+async def test_a_call_is_logged_under_the_id_in_its_answer(endpoints: Endpoints, lines: Lines) -> None:
+    key = await endpoints.key("team")
     shown = ("x-api-key", key)
     request = pb.RerankRequest(query="q", documents=[pb.Document(id="a", text=TEXT)])
-    assert (await through_grpc(doors, "Rerank", request, shown, ("x-request-id", "My-1/id:x")))[
+    assert (await through_grpc(endpoints, "Rerank", request, shown, ("x-request-id", "My-1/id:x")))[
         1
     ] == "My-1/id:x"
     own = {"query": "q", "documents": [{"text": TEXT}]}
-    assert (await through_http(doors, RERANK, own, key, **{"X-Request-Id": "b" * 64}))[1] == "b" * 64
+    assert (await through_http(endpoints, RERANK, own, key, **{"X-Request-Id": "b" * 64}))[1] == "b" * 64
     first, second = await told_of(lines, 2)
     assert first.pop("request_id") == "My-1/id:x"
     assert second.pop("request_id") == "b" * 64
@@ -91,21 +93,23 @@ async def test_a_call_is_logged_under_the_id_in_its_answer(doors: Doors, lines: 
 
 
 async def test_calls_that_fail_have_ten_lines_a_minute_for_each_caller_and_reason(
-    doors: Doors, lines: Lines, monkeypatch: pytest.MonkeyPatch
+    endpoints: Endpoints, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    team, other = [await doors.key(name) for name in ("team", "other")]
+    team, other = [await endpoints.key(name) for name in ("team", "other")]
     wrong, unknown = pb.RerankRequest(), pb.RerankRequest(query="q", options=pb.RerankOptions(ranker="none"))
     unknown.documents.add(text="a")
     for _ in range(14):
-        assert (await through_grpc(doors, "Rerank", wrong, ("x-api-key", team)))[0] == "INVALID_ARGUMENT"
+        assert (await through_grpc(endpoints, "Rerank", wrong, ("x-api-key", team)))[0] == "INVALID_ARGUMENT"
     for key in ("guessed", "another"):
         for _ in range(7):
-            assert (await through_grpc(doors, "Rerank", wrong, ("x-api-key", key)))[0] == "UNAUTHENTICATED"
+            assert (await through_grpc(endpoints, "Rerank", wrong, ("x-api-key", key)))[
+                0
+            ] == "UNAUTHENTICATED"
     # Another code, another caller, and finally one more after a minute.
-    await through_grpc(doors, "Rerank", unknown, ("x-api-key", team))
-    await through_grpc(doors, "Rerank", wrong, ("x-api-key", other))
+    await through_grpc(endpoints, "Rerank", unknown, ("x-api-key", team))
+    await through_grpc(endpoints, "Rerank", wrong, ("x-api-key", other))
     monkeypatch.setattr(line_rate, "EVERY_S", 0.0)
-    await through_grpc(doors, "Rerank", wrong, ("x-api-key", team))
+    await through_grpc(endpoints, "Rerank", wrong, ("x-api-key", team))
     told = [(each["code"], each.get("key"), each.get("left_out")) for each in await told_of(lines, 23)]
     assert told == [
         *[("INVALID_ARGUMENT", "team", None)] * 10,
@@ -115,30 +119,30 @@ async def test_calls_that_fail_have_ten_lines_a_minute_for_each_caller_and_reaso
         ("INVALID_ARGUMENT", "team", 4),
     ]
     labels = {"door": "grpc", "method": "Rerank", "ranker": "maxp"}
-    assert doors.count("requests_total", **labels, code="INVALID_ARGUMENT") == 16
+    assert endpoints.count("requests_total", **labels, code="INVALID_ARGUMENT") == 16
 
 
 @pytest.mark.parametrize("given", [None, "", "b" * 65, "two words", "a\tb", "<id>", "é", "a,b"])
-async def test_an_id_that_is_none_is_replaced(doors: Doors, lines: Lines, given: str | None) -> None:
-    key = await doors.key("team")
+async def test_an_id_that_is_none_is_replaced(endpoints: Endpoints, lines: Lines, given: str | None) -> None:
+    key = await endpoints.key("team")
     headers = {} if given is None else {"X-Request-Id": given}
-    status, answered, _ = await through_http(doors, RERANK, {"query": "q"}, key, **headers)
+    status, answered, _ = await through_http(endpoints, RERANK, {"query": "q"}, key, **headers)
     assert status == 400
     assert MADE.fullmatch(answered)
     (line,) = await told_of(lines, 1)
     assert line["request_id"] == answered
 
 
-async def test_whatever_http_answers_has_an_id(doors: Doors) -> None:
+async def test_whatever_http_answers_has_an_id(endpoints: Endpoints) -> None:
     for path in ("/health", "/nowhere", "/openapi.json"):
-        async with doors.http.get(path, headers={"X-Request-Id": "here"}) as answer:
+        async with endpoints.http.get(path, headers={"X-Request-Id": "here"}) as answer:
             assert answer.headers.getall("x-request-id") == ["here"]
 
 
-async def test_a_client_learns_the_id_of_what_failed(doors: Doors) -> None:
+async def test_a_client_learns_the_id_of_what_failed(endpoints: Endpoints) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await doors.stub.Rerank(
-            pb.RerankRequest(), metadata=(("x-api-key", await doors.key("team")), ("x-request-id", "its"))
+        await endpoints.stub.Rerank(
+            pb.RerankRequest(), metadata=(("x-api-key", await endpoints.key("team")), ("x-request-id", "its"))
         )
     error: FarrankError = from_grpc(caught.value)
     assert isinstance(error, InvalidArgument)
@@ -187,21 +191,26 @@ BODIES: list[tuple[str, Any]] = [
 
 
 async def test_nothing_that_a_caller_wrote_stands_in_a_line(
-    doors: Doors, lines: Lines, monkeypatch: pytest.MonkeyPatch
+    endpoints: Endpoints, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line_rate, "MOST_LINES", 1000)
-    open_key, bound = await doors.key("team"), await doors.key("bound", rankers=["maxp"], indexes=["things"])
+    open_key, bound = (
+        await endpoints.key("team"),
+        await endpoints.key("bound", rankers=["maxp"], indexes=["things"]),
+    )
     ids: list[str] = []
     codes = set()
     bad_id = ("x-request-id", f"{MARK} and more")
 
     async def ask(method: str, request: Any, *shown: tuple[str, str]) -> None:
-        code, its_id, _ = await through_grpc(doors, method, request, *shown, bad_id)
+        code, its_id, _ = await through_grpc(endpoints, method, request, *shown, bad_id)
         codes.add(code)
         ids.append(its_id)
 
     async def post(path: str, body: Any, key: str, **headers: str) -> None:
-        _, its_id, said = await through_http(doors, path, body, key, **headers, **{"X-Request-Id": bad_id[1]})
+        _, its_id, said = await through_http(
+            endpoints, path, body, key, **headers, **{"X-Request-Id": bad_id[1]}
+        )
         ids.append(its_id)
         assert said
 
@@ -217,13 +226,13 @@ async def test_nothing_that_a_caller_wrote_stands_in_a_line(
     await post(RERANK, {}, open_key, **{"Connect-Timeout-Ms": MARK})
     await post(RERANK, {}, open_key, **{"Content-Encoding": MARK})
     await post(RERANK, gzip.compress(TEXT.encode()) + TEXT.encode(), open_key, **{"Content-Encoding": "gzip"})
-    bytes_alone: Any = doors.channel.unary_unary("/farrank.v1.RerankService/Rerank")
+    bytes_alone: Any = endpoints.channel.unary_unary("/farrank.v1.RerankService/Rerank")
     broken = bytes_alone(b"\x0a\xff" + MARK.encode(), metadata=(("x-api-key", open_key), bad_id))
     assert await broken.code() is grpc.StatusCode.INVALID_ARGUMENT
     ids.append(id_of(await broken.trailing_metadata()))
     await ask("Rerank", good, ("x-api-key", open_key))
     # A bug whose error message contains the query.
-    engine = doors.bench.engine
+    engine = endpoints.bench.engine
 
     def fail(ranker: Any) -> None:
         raise KeyError(f"no such thing as {TEXT}") from ValueError(TEXT)
@@ -253,25 +262,27 @@ async def test_nothing_that_a_caller_wrote_stands_in_a_line(
 
 
 async def test_a_share_of_successful_calls_is_logged(
-    doors: Doors, lines: Lines, monkeypatch: pytest.MonkeyPatch
+    endpoints: Endpoints, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = iter([0.5, 1.0, 0.99])
     monkeypatch.setattr(guard, "random", SimpleNamespace(random=lambda: next(drawn)))
-    key = await doors.key("team")
+    key = await endpoints.key("team")
     request = pb.RerankRequest(query="q", documents=[pb.Document(id="a", text="b")])
-    doors.sample(0.99)
+    endpoints.sample(0.99)
     for name in ("first", "second", "third"):
-        await through_grpc(doors, "Rerank", request, ("x-api-key", key), ("x-request-id", name))
+        await through_grpc(endpoints, "Rerank", request, ("x-api-key", key), ("x-request-id", name))
     # Failures are always logged, and no random number is drawn for them.
-    await through_grpc(doors, "Rerank", pb.RerankRequest(), ("x-api-key", key), ("x-request-id", "fourth"))
+    await through_grpc(
+        endpoints, "Rerank", pb.RerankRequest(), ("x-api-key", key), ("x-request-id", "fourth")
+    )
     told = await told_of(lines, 2)
     assert [each["request_id"] for each in told] == ["first", "fourth"]
 
 
 async def test_a_call_whose_caller_has_gone_has_a_line(
-    doors: Doors, lines: Lines, monkeypatch: pytest.MonkeyPatch
+    endpoints: Endpoints, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, runtime, released = await doors.key("team"), doors.bench.runtimes["maxp"], threading.Event()
+    key, runtime, released = await endpoints.key("team"), endpoints.bench.runtimes["maxp"], threading.Event()
     encode = runtime.encode
 
     def encode_once_released(inputs: Sequence[EncoderInput]) -> Encoding:
@@ -280,12 +291,12 @@ async def test_a_call_whose_caller_has_gone_has_a_line(
 
     # The answer cannot come before the caller has gone.
     monkeypatch.setattr(runtime, "encode", encode_once_released)
-    call = doors.stub.Rerank(
+    call = endpoints.stub.Rerank(
         pb.RerankRequest(query="q", documents=[pb.Document(id="a", text=TEXT)]),
         metadata=(("x-api-key", key), ("x-request-id", "gone")),
     )
     try:
-        await until(lambda: doors.count("requests_in_flight", door="grpc", method="Rerank") == 1)
+        await until(lambda: endpoints.count("requests_in_flight", door="grpc", method="Rerank") == 1)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

@@ -7,7 +7,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.metrics_page import MetricsPage
-from support.keyed_doors import Doors
+from support.keyed_endpoints import Endpoints
 
 LEAD = {
     "farrank_request_duration_seconds",
@@ -21,13 +21,15 @@ def scraped(page: MetricsPage, accept: str) -> tuple[str, str]:
         return answer.headers["Content-Type"], answer.read().decode()
 
 
-async def test_histograms_lead_to_calls_by_their_ids(doors: Doors) -> None:
-    key, its_id = await doors.key("team"), "i" * 64
+async def test_histograms_lead_to_calls_by_their_ids(endpoints: Endpoints) -> None:
+    key, its_id = await endpoints.key("team"), "i" * 64
     shown = (("x-api-key", key), ("x-request-id", its_id))
-    await doors.stub.SearchAndRerank(pb.SearchAndRerankRequest(query="river", index="things"), metadata=shown)
+    await endpoints.stub.SearchAndRerank(
+        pb.SearchAndRerankRequest(query="river", index="things"), metadata=shown
+    )
     labels = {"door": "grpc", "method": "SearchAndRerank", "ranker": "maxp", "code": "OK"}
-    await doors.counted(1, "requests_total", **labels)
-    page = MetricsPage("127.0.0.1", 0, doors.metrics)
+    await endpoints.counted(1, "requests_total", **labels)
+    page = MetricsPage("127.0.0.1", 0, endpoints.metrics)
     try:
         # The header that Prometheus sends.
         accept = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"

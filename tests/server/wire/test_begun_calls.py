@@ -14,7 +14,7 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.listen import GrpcListener
-from farrank_server.metrics import Door, Metrics
+from farrank_server.metrics import Endpoint, Metrics
 from farrank_server.service import receiving, unread
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
@@ -41,14 +41,14 @@ class Answering(RerankService):
 
 @asynccontextmanager
 async def opened(limits: LimitsConfig, metrics: Metrics) -> AsyncIterator[tuple[int, Any]]:
-    door = GrpcListener(ListenConfig(port=0), limits)
-    guard = Guard(Door.GRPC, metrics, {"maxp"}, "maxp")
+    endpoint = GrpcListener(ListenConfig(port=0), limits)
+    guard = Guard(Endpoint.GRPC, metrics, {"maxp"}, "maxp")
     answers, budget = UnreadAnswers(limits, metrics), ReceivingBudget(limits, metrics)
-    door.show_open(metrics)
-    await door.open(handlers(Answering(), guard, limits, answers, budget))
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
-        yield door.port, channel
-    await door.close(0)
+    endpoint.show_open(metrics)
+    await endpoint.open(handlers(Answering(), guard, limits, answers, budget))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{endpoint.port}") as channel:
+        yield endpoint.port, channel
+    await endpoint.close(0)
     answers.close()
 
 

@@ -27,7 +27,7 @@ from farrank_calls.errors import (
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.listen import GrpcListener
-from farrank_server.metrics import Door, Metrics
+from farrank_server.metrics import Endpoint, Metrics
 from farrank_server.service import guard
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
@@ -67,19 +67,19 @@ def metrics() -> Metrics:
 
 @pytest_asyncio.fixture
 async def channel(scripted: Scripted, metrics: Metrics) -> AsyncIterator[grpc.aio.Channel]:
-    door = GrpcListener(ListenConfig(port=0), LIMITS)
-    await door.open(
+    endpoint = GrpcListener(ListenConfig(port=0), LIMITS)
+    await endpoint.open(
         handlers(
             scripted,
-            Guard(Door.GRPC, metrics, {"maxp"}, "maxp"),
+            Guard(Endpoint.GRPC, metrics, {"maxp"}, "maxp"),
             LIMITS,
             UnreadAnswers(LIMITS, metrics),
             ReceivingBudget(LIMITS, metrics),
         )
     )
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as opened:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{endpoint.port}") as opened:
         yield opened
-    await door.close(0)
+    await endpoint.close(0)
 
 
 def stub_of(channel: grpc.aio.Channel | grpc.Channel) -> Any:
@@ -223,20 +223,20 @@ async def test_answers_to_callers_that_go_at_that_moment_are_not_logged(
                     each.exception()
 
     scripted.behave = answer
-    door = GrpcListener(ListenConfig(port=0), LIMITS)
-    await door.open(
+    endpoint = GrpcListener(ListenConfig(port=0), LIMITS)
+    await endpoint.open(
         handlers(
             scripted,
-            Guard(Door.GRPC, metrics, {"maxp"}, "maxp"),
+            Guard(Endpoint.GRPC, metrics, {"maxp"}, "maxp"),
             LIMITS,
             UnreadAnswers(LIMITS, metrics),
             ReceivingBudget(LIMITS, metrics),
         )
     )
     try:
-        await asyncio.to_thread(ask, door.port)
+        await asyncio.to_thread(ask, endpoint.port)
     finally:
-        await door.close(0)
+        await endpoint.close(0)
     assert not [each for each in caplog.records if each.name != "farrank.calls"], caplog.text
 
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.config.schema import LimitsConfig, ListenConfig, ServerConfig
 from farrank_server.listen import GrpcListener
-from farrank_server.metrics import Door
+from farrank_server.metrics import Endpoint
 from farrank_server.service import unread
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
@@ -55,7 +55,7 @@ async def opened(tiny_rankers: dict[str, Path]) -> AsyncIterator[Opened]:
         listener = GrpcListener(ListenConfig(port=0, metrics_port=None), config.limits)
         service = RerankService(config, bench.engine, await in_memory(bench, None), bench.metrics)
         answers = UnreadAnswers(config.limits, bench.metrics)
-        guard = Guard(Door.GRPC, bench.metrics, {"maxp"}, "maxp")
+        guard = Guard(Endpoint.GRPC, bench.metrics, {"maxp"}, "maxp")
         await listener.open(
             handlers(service, guard, config.limits, answers, ReceivingBudget(config.limits, bench.metrics))
         )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.http_door import METHODS, Opened
+from support.http_endpoint import METHODS, Opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -14,10 +14,10 @@ LONG = "the river meets the sea " * 600
 REQUEST = {"query": "river", "documents": TEXTS}
 
 
-async def native(door: Opened, **options: Any) -> list[dict[str, Any]]:
+async def native(endpoint: Opened, **options: Any) -> list[dict[str, Any]]:
     request = {"query": "river", "documents": [{"text": text} for text in TEXTS]}
     options.setdefault("scoreScale", "SCORE_SCALE_SIGMOID")
-    _, answer = await door.post(f"{METHODS}Rerank", {**request, "options": options})
+    _, answer = await endpoint.post(f"{METHODS}Rerank", {**request, "options": options})
     results: list[dict[str, Any]] = answer["results"]
     return results
 
@@ -33,10 +33,14 @@ async def native(door: Opened, **options: Any) -> list[dict[str, Any]]:
         ("/infinity/rerank", "2"),
     ],
 )
-async def test_all_paths_answer_with_the_same_ranking(shared_door: Opened, path: str, version: str) -> None:
-    status, answer = await shared_door.post(path, REQUEST)
+async def test_all_paths_answer_with_the_same_ranking(
+    shared_endpoint: Opened, path: str, version: str
+) -> None:
+    status, answer = await shared_endpoint.post(path, REQUEST)
     assert status == 200
-    wanted = [(each["index"], pytest.approx(each["score"], abs=1e-6)) for each in await native(shared_door)]
+    wanted = [
+        (each["index"], pytest.approx(each["score"], abs=1e-6)) for each in await native(shared_endpoint)
+    ]
     assert [(each["index"], each["relevance_score"]) for each in answer["results"]] == wanted
     assert all(each.keys() == {"index", "relevance_score"} for each in answer["results"])
     assert all(0 < each["relevance_score"] < 1 for each in answer["results"])
@@ -48,33 +52,33 @@ async def test_all_paths_answer_with_the_same_ranking(shared_door: Opened, path:
     assert "warnings" not in answer["meta"]
 
 
-async def test_everything_optional_may_be_null_or_unknown(shared_door: Opened) -> None:
+async def test_everything_optional_may_be_null_or_unknown(shared_endpoint: Opened) -> None:
     names = (
         *("model", "top_n", "return_documents", "rank_fields", "max_chunks_per_doc", "max_tokens_per_doc"),
         *("relevant_spans", "raw_scores", "use_activation", "truncation", "truncate", "texts", "user"),
     )
-    status, answer = await shared_door.post("/v2/rerank", {**REQUEST, **dict.fromkeys(names)})
+    status, answer = await shared_endpoint.post("/v2/rerank", {**REQUEST, **dict.fromkeys(names)})
     assert (status, len(answer["results"])) == (200, len(TEXTS))
     other = {"priority": 3, "truncate_prompt_tokens": -1, "request_id": "x", "client_name": "y"}
-    assert (await shared_door.post("/v2/rerank", {**REQUEST, **other}))[0] == 200
+    assert (await shared_endpoint.post("/v2/rerank", {**REQUEST, **other}))[0] == 200
 
 
-async def test_the_best_alone_and_their_documents(shared_door: Opened) -> None:
-    _, answer = await shared_door.post("/v1/rerank", {**REQUEST, "top_n": 2, "return_documents": True})
-    best = (await native(shared_door))[:2]
+async def test_the_best_alone_and_their_documents(shared_endpoint: Opened) -> None:
+    _, answer = await shared_endpoint.post("/v1/rerank", {**REQUEST, "top_n": 2, "return_documents": True})
+    best = (await native(shared_endpoint))[:2]
     assert [each["document"] for each in answer["results"]] == [{"text": TEXTS[one["index"]]} for one in best]
-    assert len((await shared_door.post("/rerank", {**REQUEST, "top_n": 0}))[1]["results"]) == len(TEXTS)
-    _, answer = await shared_door.post("/infinity/rerank", {**REQUEST, "return_documents": True})
+    assert len((await shared_endpoint.post("/rerank", {**REQUEST, "top_n": 0}))[1]["results"]) == len(TEXTS)
+    _, answer = await shared_endpoint.post("/infinity/rerank", {**REQUEST, "return_documents": True})
     assert [each["document"] for each in answer["results"]] == [
         TEXTS[each["index"]] for each in answer["results"]
     ]
 
 
-async def test_documents_that_are_objects(shared_door: Opened) -> None:
+async def test_documents_that_are_objects(shared_endpoint: Opened) -> None:
     given = [{"text": text, "url": n} for n, text in enumerate(TEXTS)]
-    _, answer = await shared_door.post("/v1/rerank", {"query": "river", "documents": given})
+    _, answer = await shared_endpoint.post("/v1/rerank", {"query": "river", "documents": given})
     assert [each["index"] for each in answer["results"]] == [
-        each["index"] for each in await native(shared_door)
+        each["index"] for each in await native(shared_endpoint)
     ]
     fields = [
         {"title": "The river", "body": "rises", "year": 1900},
@@ -86,13 +90,13 @@ async def test_documents_that_are_objects(shared_door: Opened) -> None:
         "rank_fields": ["year", "title"],
         "return_documents": True,
     }
-    _, answer = await shared_door.post("/v1/rerank", request)
+    _, answer = await shared_endpoint.post("/v1/rerank", request)
     by_index = {each["index"]: each["document"] for each in answer["results"]}
     assert by_index == {
         0: {"text": "1900\nThe river", **fields[0]},
         1: {"text": "2\nBread", **fields[1]},
     }
-    _, joined = await shared_door.post(
+    _, joined = await shared_endpoint.post(
         "/v1/rerank", {"query": "river", "documents": ["1900\nThe river", "2\nBread"]}
     )
     assert [each["relevance_score"] for each in joined["results"]] == [
@@ -101,10 +105,10 @@ async def test_documents_that_are_objects(shared_door: Opened) -> None:
 
 
 async def test_fields_that_are_no_texts_are_read_as_json_with_their_own_characters(
-    shared_door: Opened,
+    shared_endpoint: Opened,
 ) -> None:
     request = {"query": "river", "documents": [{"by": ["Müller"]}], "rank_fields": ["by"]}
-    _, answer = await shared_door.post("/v1/rerank", {**request, "return_documents": True})
+    _, answer = await shared_endpoint.post("/v1/rerank", {**request, "return_documents": True})
     assert answer["results"][0]["document"] == {"by": ["Müller"], "text": '["Müller"]'}
 
 
@@ -112,37 +116,37 @@ async def test_fields_that_are_no_texts_are_read_as_json_with_their_own_characte
     ("given", "text"), [({"t": "a", "text": None}, "a"), ({"t": "a", "text": "b"}, "b"), ({"t": 5}, "5")]
 )
 async def test_the_text_of_a_returned_document_is_a_text(
-    shared_door: Opened, given: dict[str, Any], text: str
+    shared_endpoint: Opened, given: dict[str, Any], text: str
 ) -> None:
     request = {"query": "river", "documents": [given], "rank_fields": ["t"], "return_documents": True}
-    _, answer = await shared_door.post("/v1/rerank", request)
+    _, answer = await shared_endpoint.post("/v1/rerank", request)
     assert answer["results"][0]["document"] == {**given, "text": text}
 
 
-async def test_what_nests_deep_is_read_or_refused(shared_door: Opened) -> None:
+async def test_what_nests_deep_is_read_or_refused(shared_endpoint: Opened) -> None:
     # Reading the text and writing the ranked text end at slightly different depths.
     seen = set()
     for depth in (10, *range(850, 1000, 2), 100_000):
         nested = "[" * depth + "]" * depth
         body = '{"query": "a", "rank_fields": ["t"], "return_documents": true, "documents": [{"t": %s}]}'
-        async with shared_door.session.post("/v1/rerank", data=body % nested) as answer:
+        async with shared_endpoint.session.post("/v1/rerank", data=body % nested) as answer:
             seen.add(answer.status)
             assert answer.status in (200, 400), depth
     assert seen == {200, 400}
 
 
 @pytest.mark.parametrize("raw", [{"raw_scores": True}, {"use_activation": False}])
-async def test_raw_scores_where_they_are_asked_for(shared_door: Opened, raw: dict[str, Any]) -> None:
-    _, answer = await shared_door.post("/rerank", {**REQUEST, **raw})
-    wanted = await native(shared_door, scoreScale="SCORE_SCALE_RAW")
+async def test_raw_scores_where_they_are_asked_for(shared_endpoint: Opened, raw: dict[str, Any]) -> None:
+    _, answer = await shared_endpoint.post("/rerank", {**REQUEST, **raw})
+    wanted = await native(shared_endpoint, scoreScale="SCORE_SCALE_RAW")
     assert [each["relevance_score"] for each in answer["results"]] == pytest.approx(
         [each["score"] for each in wanted], abs=1e-6
     )
 
 
-async def test_what_was_not_read_is_said(shared_door: Opened) -> None:
+async def test_what_was_not_read_is_said(shared_endpoint: Opened) -> None:
     request = {"query": "river", "documents": [*TEXTS, LONG, LONG]}
-    async with shared_door.session.post("/v2/rerank", json={**request, "top_n": 1}) as response:
+    async with shared_endpoint.session.post("/v2/rerank", json={**request, "top_n": 1}) as response:
         answer = await response.json()
         cut = int(response.headers["X-Farrank-Tokens-Cut"])
         assert float(response.headers["x-total-time"]) >= 0
@@ -150,17 +154,19 @@ async def test_what_was_not_read_is_said(shared_door: Opened) -> None:
     assert len(warnings) == 2
     assert warnings[0].endswith("tokens of document 6 were not read")
     assert cut == sum(int(each.split()[0]) for each in warnings) > 0
-    status, said = await shared_door.post("/v1/rerank", {**request, "truncation": False})
+    status, said = await shared_endpoint.post("/v1/rerank", {**request, "truncation": False})
     assert status == 400
     assert "tokens of document 6 were not read, and truncation is not allowed" in said["detail"]
-    assert (await shared_door.post("/v1/rerank", {**REQUEST, "truncation": False}))[0] == 200
-    async with shared_door.session.post("/rerank", json=REQUEST) as response:
+    assert (await shared_endpoint.post("/v1/rerank", {**REQUEST, "truncation": False}))[0] == 200
+    async with shared_endpoint.session.post("/rerank", json=REQUEST) as response:
         assert response.headers["X-Farrank-Tokens-Cut"] == "0"
 
 
-async def test_fewer_chunks_are_read_where_that_is_asked_for(shared_door: Opened) -> None:
+async def test_fewer_chunks_are_read_where_that_is_asked_for(shared_endpoint: Opened) -> None:
     async def tokens(**options: int) -> int:
-        _, answer = await shared_door.post("/v2/rerank", {"query": "river", "documents": [LONG], **options})
+        _, answer = await shared_endpoint.post(
+            "/v2/rerank", {"query": "river", "documents": [LONG], **options}
+        )
         count: int = answer["usage"]["total_tokens"]
         return count
 
@@ -181,20 +187,20 @@ async def test_fewer_chunks_are_read_where_that_is_asked_for(shared_door: Opened
     ],
 )
 async def test_a_field_that_would_change_scores_is_not_ignored(
-    shared_door: Opened, field: str, value: Any, words: str
+    shared_endpoint: Opened, field: str, value: Any, words: str
 ) -> None:
-    status, said = await shared_door.post("/v2/rerank", {**REQUEST, field: value})
+    status, said = await shared_endpoint.post("/v2/rerank", {**REQUEST, field: value})
     assert (status, said["message"].startswith(f"{field}: {words}")) == (400, True)
     pairs = {"text_1": REQUEST["query"], "text_2": TEXTS, field: value}
-    status, said = await shared_door.post("/score", pairs)
+    status, said = await shared_endpoint.post("/score", pairs)
     assert (status, said["message"].startswith(f"{field}: {words}")) == (400, True)
 
 
-async def test_passages_are_cohere_s_spans(shared_door: Opened) -> None:
+async def test_passages_are_cohere_s_spans(shared_endpoint: Opened) -> None:
     text = "größe \U0001f600 " * 300
     request = {"query": "river", "documents": [text, "short", ""]}
     spans = {"relevant_spans": {"mode": "enabled", "threshold": 0.0}}
-    _, answer = await shared_door.post("/v2/rerank", {**request, **spans})
+    _, answer = await shared_endpoint.post("/v2/rerank", {**request, **spans})
     by_index = {each["index"]: each for each in answer["results"]}
     found = by_index[0]["relevant_spans"]
     assert len(found) > 1
@@ -215,7 +221,7 @@ async def test_passages_are_cohere_s_spans(shared_door: Opened) -> None:
         ({"mode": None, "threshold": 0.0, "max_spans": 1}, 1),
         ({"mode": "disabled"}, 0),
     ):
-        _, answer = await shared_door.post("/v2/rerank", {**request, "relevant_spans": wanted})
+        _, answer = await shared_endpoint.post("/v2/rerank", {**request, "relevant_spans": wanted})
         (first,) = (each for each in answer["results"] if each["index"] == 0)
         assert len(first.get("relevant_spans", ())) == count
 
@@ -245,9 +251,9 @@ async def test_passages_are_cohere_s_spans(shared_door: Opened) -> None:
     ],
 )
 async def test_problems_are_reported_where_each_client_looks(
-    shared_door: Opened, change: dict[str, Any], status: int, words: str
+    shared_endpoint: Opened, change: dict[str, Any], status: int, words: str
 ) -> None:
-    seen, said = await shared_door.post("/v2/rerank", {**REQUEST, **change})
+    seen, said = await shared_endpoint.post("/v2/rerank", {**REQUEST, **change})
     assert seen == status
     assert said["message"] == said["detail"] == said["error"]["message"]
     assert words in said["message"]
@@ -268,7 +274,7 @@ async def test_problems_are_reported_where_each_client_looks(
     ],
 )
 async def test_models_are_rankers_or_names_that_stand_for_one(
-    shared_door: Opened, model: str, ranker: str
+    shared_endpoint: Opened, model: str, ranker: str
 ) -> None:
-    status, answer = await shared_door.post("/v1/rerank", {**REQUEST, "model": model})
+    status, answer = await shared_endpoint.post("/v1/rerank", {**REQUEST, "model": model})
     assert (status, answer["model"]) == (200, ranker)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from support.http_door import Opened
+from support.http_endpoint import Opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -14,8 +14,8 @@ REQUEST = {"query": "river", "texts": TEXTS}
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/", "/invocations", "/v1/rerank"])
-async def test_a_bare_list_of_all(shared_door: Opened, path: str) -> None:
-    async with shared_door.session.post(path, json=REQUEST) as response:
+async def test_a_bare_list_of_all(shared_endpoint: Opened, path: str) -> None:
+    async with shared_endpoint.session.post(path, json=REQUEST) as response:
         assert response.status == 200
         for name in ("compute", "total", "tokenization", "queue", "inference"):
             assert int(response.headers[f"x-{name}-time"]) >= 0
@@ -23,26 +23,28 @@ async def test_a_bare_list_of_all(shared_door: Opened, path: str) -> None:
         assert response.headers["x-compute-characters"] == str(sum(map(len, TEXTS)))
         assert response.headers["x-compute-type"] == "cpu"
         answer = await response.json()
-    _, plain = await shared_door.post("/v2/rerank", {"query": "river", "documents": TEXTS})
+    _, plain = await shared_endpoint.post("/v2/rerank", {"query": "river", "documents": TEXTS})
     assert answer == [{"index": each["index"], "score": each["relevance_score"]} for each in plain["results"]]
 
 
-async def test_texts_raw_scores_and_the_best(shared_door: Opened) -> None:
+async def test_texts_raw_scores_and_the_best(shared_endpoint: Opened) -> None:
     options = {"return_text": True, "raw_scores": True, "top_n": 2, "truncate": None}
-    _, answer = await shared_door.post("/rerank", {**REQUEST, **options})
+    _, answer = await shared_endpoint.post("/rerank", {**REQUEST, **options})
     assert [each["text"] for each in answer] == [TEXTS[each["index"]] for each in answer]
     assert len(answer) == 2
-    _, plain = await shared_door.post("/rerank", {"query": "river", "documents": TEXTS, "raw_scores": True})
+    _, plain = await shared_endpoint.post(
+        "/rerank", {"query": "river", "documents": TEXTS, "raw_scores": True}
+    )
     assert answer[0]["score"] == plain["results"][0]["relevance_score"]
 
 
 @pytest.mark.parametrize("option", [{"truncate": False}, {"truncation_direction": "Left"}])
-async def test_what_may_not_be_cut_is_refused(shared_door: Opened, option: dict[str, Any]) -> None:
-    assert (await shared_door.post("/rerank", {**REQUEST, **option}))[0] == 200
-    status, said = await shared_door.post("/rerank", {"query": "river", "texts": [LONG], **option})
+async def test_what_may_not_be_cut_is_refused(shared_endpoint: Opened, option: dict[str, Any]) -> None:
+    assert (await shared_endpoint.post("/rerank", {**REQUEST, **option}))[0] == 200
+    status, said = await shared_endpoint.post("/rerank", {"query": "river", "texts": [LONG], **option})
     assert (status, said["error_type"]) == (422, "Validation")
     assert "tokens of document 0 were not read" in said["error"]
-    assert (await shared_door.post("/rerank", {"query": "river", "texts": [LONG], "truncate": True}))[
+    assert (await shared_endpoint.post("/rerank", {"query": "river", "texts": [LONG], "truncate": True}))[
         0
     ] == 200
 
@@ -57,16 +59,16 @@ async def test_what_may_not_be_cut_is_refused(shared_door: Opened, option: dict[
     ],
 )
 async def test_errors_have_teis_types(
-    shared_door: Opened, change: dict[str, Any], status: int, kind: str
+    shared_endpoint: Opened, change: dict[str, Any], status: int, kind: str
 ) -> None:
-    seen, said = await shared_door.post("/rerank", {**REQUEST, **change})
+    seen, said = await shared_endpoint.post("/rerank", {**REQUEST, **change})
     assert (seen, said["error_type"]) == (status, kind)
     assert said["error"]
     assert said.keys() == {"error", "error_type"}
 
 
-async def test_the_description_of_what_is_served(shared_door: Opened) -> None:
-    async with shared_door.session.get("/info") as response:
+async def test_the_description_of_what_is_served(shared_endpoint: Opened) -> None:
+    async with shared_endpoint.session.get("/info") as response:
         assert response.status == 200
         info = await response.json()
     assert info["model_type"] == {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}

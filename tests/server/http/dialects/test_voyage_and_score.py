@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from support.http_door import Opened
+from support.http_endpoint import Opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -13,36 +13,36 @@ REQUEST = {"query": "river", "documents": TEXTS, "model": "rerank-2"}
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/voyage/rerank", "/voyage/v1/rerank"])
-async def test_voyages_shape(shared_door: Opened, path: str) -> None:
-    status, answer = await shared_door.post(
+async def test_voyages_shape(shared_endpoint: Opened, path: str) -> None:
+    status, answer = await shared_endpoint.post(
         path, {**REQUEST, "top_k": 2, "return_documents": True, "truncation": True}
     )
     assert status == 200
-    _, plain = await shared_door.post("/v2/rerank", {**REQUEST, "top_n": 2})
+    _, plain = await shared_endpoint.post("/v2/rerank", {**REQUEST, "top_n": 2})
     assert answer["data"] == [{**each, "document": TEXTS[each["index"]]} for each in plain["results"]]
     assert (answer["object"], answer["usage"]) == ("list", {"total_tokens": plain["usage"]["total_tokens"]})
 
 
-async def test_voyage_without_top_k_and_its_errors(shared_door: Opened) -> None:
+async def test_voyage_without_top_k_and_its_errors(shared_endpoint: Opened) -> None:
     for request, path in (({**REQUEST, "top_k": None}, "/rerank"), (REQUEST, "/voyage/v1/rerank")):
-        _, answer = await shared_door.post(path, request)
+        _, answer = await shared_endpoint.post(path, request)
         assert len(answer["data"]) == 3
-    status, said = await shared_door.post("/rerank", {**REQUEST, "top_k": -2})
+    status, said = await shared_endpoint.post("/rerank", {**REQUEST, "top_k": -2})
     assert (status, said) == (400, {"detail": "top_k: is -2; it must be 0 or more"})
 
 
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
 @pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents")])
 async def test_scores_stand_in_the_order_of_the_texts(
-    shared_door: Opened, path: str, names: tuple[str, str]
+    shared_endpoint: Opened, path: str, names: tuple[str, str]
 ) -> None:
-    status, answer = await shared_door.post(path, dict(zip(names, (["river"], TEXTS), strict=True)))
+    status, answer = await shared_endpoint.post(path, dict(zip(names, (["river"], TEXTS), strict=True)))
     assert status == 200
-    _, plain = await shared_door.post("/rerank", {"query": "river", "documents": TEXTS})
+    _, plain = await shared_endpoint.post("/rerank", {"query": "river", "documents": TEXTS})
     scores = {each["index"]: each["relevance_score"] for each in plain["results"]}
     assert answer["data"] == [{"index": n, "object": "score", "score": scores[n]} for n in range(len(TEXTS))]
     assert (answer["object"], answer["model"]) == ("list", "maxp")
-    _, single = await shared_door.post(path, dict(zip(names, ("river", TEXTS[1]), strict=True)))
+    _, single = await shared_endpoint.post(path, dict(zip(names, ("river", TEXTS[1]), strict=True)))
     assert single["data"][0]["score"] == pytest.approx(scores[1], abs=1e-6)
 
 
@@ -55,7 +55,7 @@ async def test_scores_stand_in_the_order_of_the_texts(
         ({"text_2": "a"}, "query: is empty"),
     ],
 )
-async def test_pairs_that_are_none(shared_door: Opened, request_: dict[str, Any], words: str) -> None:
-    status, said = await shared_door.post("/score", request_)
+async def test_pairs_that_are_none(shared_endpoint: Opened, request_: dict[str, Any], words: str) -> None:
+    status, said = await shared_endpoint.post("/score", request_)
     assert status == 400
     assert words in said["error"]["message"]

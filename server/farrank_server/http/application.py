@@ -36,7 +36,7 @@ EXPOSED = (
 )
 
 
-class HttpDoor:
+class HttpApplication:
     """An ASGI application over a service. `/health` reports `serving` to load balancers."""
 
     def __init__(

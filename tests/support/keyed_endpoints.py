@@ -16,10 +16,10 @@ from farrank_first_stage.stages import FirstStages
 from farrank_server.access.key_file import add_key
 from farrank_server.access.keys import Keys
 from farrank_server.config.schema import HttpConfig, ListenConfig, ServerConfig
-from farrank_server.http.door import HttpDoor
+from farrank_server.http.application import HttpApplication
 from farrank_server.http.listen import HttpListener
 from farrank_server.listen import GrpcListener
-from farrank_server.metrics import Door, Metrics
+from farrank_server.metrics import Endpoint, Metrics
 from farrank_server.service.guard import Guard
 from farrank_server.service.indexes import Indexes, OpenIndexes
 from farrank_server.service.methods import RerankService
@@ -50,7 +50,7 @@ class Clock:
 
 
 @dataclass
-class Doors:
+class Endpoints:
     """The endpoints, with the service and figures behind them."""
 
     bench: Bench[Wrapped]
@@ -100,9 +100,9 @@ class Doors:
 
 
 @asynccontextmanager
-async def opened_doors(
+async def opened_endpoints(
     tiny_rankers: dict[str, Path], folder: Path, ok_sample: float = 0.0
-) -> AsyncIterator[Doors]:
+) -> AsyncIterator[Endpoints]:
     """Open both endpoints. The file of API keys is in `folder`."""
     config = ServerConfig(listen=ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0)))
     async with opened_bench(tiny_rankers, Wrapped) as bench:
@@ -122,17 +122,17 @@ async def opened_doors(
         receiving = ReceivingBudget(config.limits, bench.metrics)
         through_grpc = GrpcListener(config.listen, config.limits, rankers=service.rankers)
         through_grpc.protect(keys)
-        guards = [Guard(door, bench.metrics, names, "maxp", keys, ok_sample) for door in Door]
+        guards = [Guard(endpoint, bench.metrics, names, "maxp", keys, ok_sample) for endpoint in Endpoint]
         await through_grpc.open(handlers(service, guards[0], config.limits, unread, receiving))
         through_http = HttpListener(config.listen, config.limits)
         through_http.show_open(bench.metrics)
-        await through_http.open(HttpDoor(config, service, guards[1], unread, receiving))
+        await through_http.open(HttpApplication(config, service, guards[1], unread, receiving))
         async with (
             grpc.aio.insecure_channel(f"127.0.0.1:{through_grpc.port}") as channel,
             aiohttp.ClientSession(through_http.url) as session,
         ):
             stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
-            yield Doors(bench, file, keys, stub, channel, session, clock, guards)
+            yield Endpoints(bench, file, keys, stub, channel, session, clock, guards)
         await through_http.close(1)
         await through_grpc.close(0)
         await indexes.stop()

@@ -10,9 +10,9 @@ import aiohttp
 
 from farrank_server.config.schema import HttpConfig, LimitsConfig, ListenConfig, ServerConfig, TlsConfig
 from farrank_server.engine.engine import Engine
-from farrank_server.http.door import HttpDoor
+from farrank_server.http.application import HttpApplication
 from farrank_server.http.listen import HttpListener
-from farrank_server.metrics import Door
+from farrank_server.metrics import Endpoint
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
 from farrank_server.service.receiving import ReceivingBudget
@@ -45,11 +45,11 @@ class Opened:
             return answer.status, await answer.json()
 
 
-OpenDoor = Callable[..., AbstractAsyncContextManager[Opened]]
+OpenEndpoint = Callable[..., AbstractAsyncContextManager[Opened]]
 
 
 @asynccontextmanager
-async def opened_door(
+async def opened_endpoint(
     tiny_rankers: dict[str, Path],
     before: Before = lambda inputs: None,
     limits: LimitsConfig | None = None,
@@ -71,12 +71,12 @@ async def opened_door(
     )
     async with opened_bench(tiny_rankers, lambda runtime: Faulty(runtime, before)) as bench:
         service = RerankService(config, bench.engine, await in_memory(bench, first_stage), bench.metrics)
-        guard = Guard(Door.HTTP, bench.metrics, service.rankers.keys(), "maxp")
+        guard = Guard(Endpoint.HTTP, bench.metrics, service.rankers.keys(), "maxp")
         listener = HttpListener(config.listen, config.limits)
         unread = UnreadAnswers(config.limits, bench.metrics)
         receiving = ReceivingBudget(config.limits, bench.metrics)
         listener.show_open(bench.metrics)
-        await listener.open(HttpDoor(config, service, guard, unread, receiving))
+        await listener.open(HttpApplication(config, service, guard, unread, receiving))
         try:
             async with aiohttp.ClientSession(listener.url) as session:
                 yield Opened(bench, listener, session)
