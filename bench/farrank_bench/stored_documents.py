@@ -32,9 +32,9 @@ from farrank_server.config.schema import LimitsConfig, RankerConfig, ServerConfi
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Reservation, Reservations
 from farrank_server.engine.call import ActiveCall, Document, RerankCall, brought
-from farrank_server.engine.rankers.document_cache import DocumentCache, KnownDocuments
-from farrank_server.engine.rankers.loaded import LoadedRanker
-from farrank_server.engine.rankers.loading import load_rankers
+from farrank_server.engine.loaded.document_cache import DocumentCache, KnownDocuments
+from farrank_server.engine.loaded.loading import load_rankers
+from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.engine.stored import Sources
 from farrank_server.engine.tokenization import TokenizerPool
 

@@ -19,10 +19,10 @@ from farrank_server.access.keys import Keys
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.engine import Engine
+from farrank_server.engine.loaded.document_cache import DocumentCache
+from farrank_server.engine.loaded.loading import check_names, load_rankers
+from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.engine.query_encoders import EngineEncoders
-from farrank_server.engine.rankers.document_cache import DocumentCache
-from farrank_server.engine.rankers.loaded import Scorer
-from farrank_server.engine.rankers.loading import check_names, load_rankers
 from farrank_server.metrics import Metrics
 from farrank_server.replica import check
 from farrank_server.run import pid_file_held

@@ -19,10 +19,10 @@ from farrank_server.certificates import Certificates, read_certificates
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.engine import Engine
+from farrank_server.engine.loaded.document_cache import DocumentCache
+from farrank_server.engine.loaded.loading import check_rankers, load_rankers
 from farrank_server.engine.query_encoders import EngineEncoders
 from farrank_server.engine.ranker_metrics import show_ranker
-from farrank_server.engine.rankers.document_cache import DocumentCache
-from farrank_server.engine.rankers.loading import check_rankers, load_rankers
 from farrank_server.listen import GrpcListener, check_port, host_and_port, is_loopback
 from farrank_server.metrics import Endpoint, Metrics
 from farrank_server.metrics_page import PROBE_S, MetricsPage

@@ -23,9 +23,9 @@ from farrank_server.engine.call import QueuedInput, RerankCall, RerankResult, br
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.work_queue import Inputs
 from farrank_server.engine.engine import Engine
-from farrank_server.engine.rankers.document_cache import DocumentCache
-from farrank_server.engine.rankers.loaded import LoadedEnsemble, Scorer
-from farrank_server.engine.rankers.loading import load_rankers
+from farrank_server.engine.loaded.document_cache import DocumentCache
+from farrank_server.engine.loaded.loading import load_rankers
+from farrank_server.engine.loaded.ranker import LoadedEnsemble, Scorer
 from farrank_server.metrics import Metrics
 
 QUERY = "where does the river rise"

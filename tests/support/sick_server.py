@@ -31,7 +31,7 @@ from farrank_runtimes.runtime import DeviceLost, Encoding, OutOfMemory
 from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.engine import tokenization
 from farrank_server.engine.device.device_loop import DeviceLoop
-from farrank_server.engine.rankers import loading
+from farrank_server.engine.loaded import loading
 from support import sick_search_child
 from support.engine_bench import Wrapped
 

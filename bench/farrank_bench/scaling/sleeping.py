@@ -27,7 +27,7 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.choose import ServableRanker
 from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoded
 from farrank_server.config.schema import BatchingConfig, ListenConfig, RankerConfig, ServerConfig
-from farrank_server.engine.rankers import loading
+from farrank_server.engine.loaded import loading
 from farrank_server.listen import GrpcListener
 from farrank_server.replica import Replica
 from farrank_server.run import set_process_up

@@ -20,7 +20,7 @@ from farrank_settings.errors import ConfigError
 from farrank_settings.sources import EVERY, Setting
 
 if TYPE_CHECKING:
-    from farrank_server.engine.rankers.loaded import LoadedRanker
+    from farrank_server.engine.loaded.ranker import LoadedRanker
     from farrank_server.rehearsal import Rehearsed
 
 _LOG_LEVEL = ("logging", "level")

@@ -15,8 +15,8 @@ from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.engine.admission.reservations import Reservation
 from farrank_server.engine.batcher import Queued
-from farrank_server.engine.rankers.document_cache import KnownDocuments
-from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.loaded.document_cache import KnownDocuments
+from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.engine.stored import NOTHING, Source, Sources
 
 # A text's score depends on its place in a batch from the seventh digit on. After rounding, equal documents

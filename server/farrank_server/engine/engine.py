@@ -23,9 +23,9 @@ from farrank_server.engine.admission.reservations import Claim, Reservation, Res
 from farrank_server.engine.call import ActiveCall, Document, RerankCall, RerankResult, mean_of_members
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.supervision import TAKEN_WITH_IT, Device
+from farrank_server.engine.loaded.document_cache import DocumentCache, KnownDocuments
+from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
 from farrank_server.engine.ranker_metrics import count_answer
-from farrank_server.engine.rankers.document_cache import DocumentCache, KnownDocuments
-from farrank_server.engine.rankers.loaded import LoadedRanker, Scorer
 from farrank_server.engine.tokenization import TokenizerPool
 from farrank_server.metrics import Metrics
 

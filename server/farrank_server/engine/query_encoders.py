@@ -16,7 +16,7 @@ from farrank_settings.errors import ConfigError
 if TYPE_CHECKING:
     from farrank_server.config.schema import ServerConfig
     from farrank_server.engine.engine import Engine
-    from farrank_server.engine.rankers.loaded import LoadedRanker
+    from farrank_server.engine.loaded.ranker import LoadedRanker
 
 
 class EngineEncoders:
@@ -78,8 +78,8 @@ class OwnEncoders:
         return await asyncio.wrap_future(self._device.submit(self._encode, loaded, query))
 
     def _load(self, name: str) -> "LoadedRanker":
-        from farrank_server.engine.rankers.document_cache import DocumentCache
-        from farrank_server.engine.rankers.loading import load_rankers
+        from farrank_server.engine.loaded.document_cache import DocumentCache
+        from farrank_server.engine.loaded.loading import load_rankers
 
         if name not in self._loaded:
             if name not in self._config.rankers:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from farrank_calls.fairness.fair_order import Priority
 from farrank_server.engine.call import RerankResult
-from farrank_server.engine.rankers.loaded import LoadedRanker, Scorer
+from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
 from farrank_server.metrics import BATCH_FAILURES, CODES, METHODS, STAGES, Endpoint, Metrics
 
 

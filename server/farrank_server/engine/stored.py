@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from farrank_indexes.stored_documents import DocumentStores, StoredEncodings, StoredTokens
 
 if TYPE_CHECKING:
-    from farrank_server.engine.rankers.loaded import LoadedRanker
+    from farrank_server.engine.loaded.ranker import LoadedRanker
 
 
 @dataclass(frozen=True, slots=True)

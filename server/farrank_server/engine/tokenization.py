@@ -27,7 +27,7 @@ from farrank_server.engine.admission.reservations import (
     Reservations,
 )
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, Tally
-from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.engine.stored import Source
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from farrank_rankers.family import ENSEMBLE, EvidenceKind
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.call import RerankResult, ScoredDocument
-from farrank_server.engine.rankers.loaded import LoadedEnsemble, Scorer
+from farrank_server.engine.loaded.ranker import LoadedEnsemble, Scorer
 from farrank_server.engine.stored import Sources
 
 Described = TypeVar("Described", bound=Message)

@@ -7,7 +7,7 @@ from farrank_calls.errors import Gone, InvalidArgument
 from farrank_first_stage import Candidate
 from farrank_first_stage.fusion import together
 from farrank_server.engine.call import Document, RerankCall
-from farrank_server.engine.rankers.loaded import Scorer
+from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.service.indexes import OpenIndexes
 
 # Limit on the unknown ids that an error names.

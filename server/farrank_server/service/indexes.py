@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from farrank_first_stage.stages import FirstStages
 from farrank_server.engine.engine import Engine
-from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.engine.stored import NOTHING, Sources
 from farrank_server.metrics import Metrics
 

@@ -12,7 +12,7 @@ from farrank_server.access.callers import Caller
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.call import Document, RerankCall, brought
 from farrank_server.engine.engine import Engine
-from farrank_server.engine.rankers.loaded import Scorer
+from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.metrics import Metrics
 from farrank_server.service import answers, validate
 from farrank_server.service.documents import of_candidates, of_ids, texts_of_results

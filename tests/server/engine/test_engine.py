@@ -37,8 +37,8 @@ from farrank_server.engine.device import device_loop as worker
 from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.device.work_queue import Inbox, Message
 from farrank_server.engine.engine import Engine
-from farrank_server.engine.rankers.document_cache import DocumentCache
-from farrank_server.engine.rankers.loading import load_rankers
+from farrank_server.engine.loaded.document_cache import DocumentCache
+from farrank_server.engine.loaded.loading import load_rankers
 from farrank_server.metrics import Metrics
 from support.engine_bench import (
     POISON,

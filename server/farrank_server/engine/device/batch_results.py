@@ -19,7 +19,7 @@ from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.device.batch_in_flight import BatchInFlight
 from farrank_server.engine.device.watchdog import Watchdog
 from farrank_server.engine.device.work_queue import RankerQueue, WorkQueue
-from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)

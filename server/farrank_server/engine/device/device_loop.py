@@ -18,7 +18,7 @@ from farrank_server.engine.device.batch_in_flight import BatchInFlight
 from farrank_server.engine.device.batch_results import ANSWER_SENT_S, BatchResults
 from farrank_server.engine.device.watchdog import GivenUp, Watchdog
 from farrank_server.engine.device.work_queue import Inbox, Turn, WorkQueue
-from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.device.device_loop import RELOADS_IN_VAIN, DeviceLoop, DeviceState, DeviceThread
 from farrank_server.engine.device.watchdog import TICK_S, Watchdog
 from farrank_server.engine.device.work_queue import Close, Inputs, Measure, Open, Stop
-from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from farrank_calls.fairness.fair_order import FairOrder, Rank
 from farrank_server.engine.batcher import QUANTUM_S, Batcher
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
-from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.loaded.ranker import LoadedRanker
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import msgspec
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import InvalidArgument
 from farrank_server.access.callers import Caller
-from farrank_server.engine.rankers.loaded import Scorer
+from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.http.dialects.models import Models
 from farrank_server.http.json_bodies import json_of, saying_what_is_no_text
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from farrank_server.access.callers import Caller
-from farrank_server.engine.rankers.loaded import Scorer
+from farrank_server.engine.loaded.ranker import Scorer
 
 
 class Models:

@@ -27,7 +27,7 @@ from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.call import ActiveCall, RerankCall, RerankResult, brought
 from farrank_server.engine.device import batch_results, device_loop, supervision, watchdog
 from farrank_server.engine.device.device_loop import DeviceState
-from farrank_server.engine.rankers import loading
+from farrank_server.engine.loaded import loading
 from support.engine_bench import (
     POISON,
     POISON_ID,

@@ -25,8 +25,8 @@ from farrank_server.engine.device.work_queue import (
     Stop,
     WorkQueue,
 )
-from farrank_server.engine.rankers.document_cache import KnownDocuments
-from farrank_server.engine.rankers.loaded import LoadedRanker
+from farrank_server.engine.loaded.document_cache import KnownDocuments
+from farrank_server.engine.loaded.ranker import LoadedRanker
 
 CALLS = 5
 TOKENS = 40

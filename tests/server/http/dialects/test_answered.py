@@ -3,7 +3,7 @@
 import pytest
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_server.engine.rankers.loaded import LoadedEnsemble
+from farrank_server.engine.loaded.ranker import LoadedEnsemble
 from farrank_server.http.dialects.answered import MAX_WARNINGS, spans_of, warnings_of
 from farrank_server.http.dialects.asked import Asked, RerankBody, SpansBody
 

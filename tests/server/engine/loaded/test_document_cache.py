@@ -3,7 +3,7 @@ import torch
 
 from farrank_indexes.stored_documents import Cut, EncodedDocument
 from farrank_rankers.features import Features
-from farrank_server.engine.rankers.document_cache import DocumentCache, KnownDocuments
+from farrank_server.engine.loaded.document_cache import DocumentCache, KnownDocuments
 
 
 def encoded(chunks: int = 2, width: int = 8) -> EncodedDocument:

@@ -15,7 +15,7 @@ from farrank_runtimes.runtime import Capabilities, Runtime
 from farrank_server.engine.admission.estimates import Speeds, TokenDensity
 from farrank_server.engine.admission.reservations import Work
 from farrank_server.engine.batcher import BatchPolicy
-from farrank_server.engine.rankers.document_cache import DocumentCache
+from farrank_server.engine.loaded.document_cache import DocumentCache
 
 # A lower bound of tokens per character: prose has two to three times as many.
 LEAST_DENSITY = 0.1

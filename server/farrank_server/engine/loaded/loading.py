@@ -24,8 +24,8 @@ from farrank_runtimes.runtime import (
 from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.batcher import BatchPolicy
-from farrank_server.engine.rankers.document_cache import DocumentCache
-from farrank_server.engine.rankers.loaded import LoadedEnsemble, LoadedRanker, Scorer
+from farrank_server.engine.loaded.document_cache import DocumentCache
+from farrank_server.engine.loaded.ranker import LoadedEnsemble, LoadedRanker, Scorer
 from farrank_settings.errors import ConfigError
 
 log = logging.getLogger(__name__)
