@@ -1,4 +1,4 @@
-"""Advice that makes rankers faster on a machine; every figure is from docs/benchmarks."""
+"""Advice that makes rankers faster on a machine; docs/benchmarks has the measured gains."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,47 +12,11 @@ _EXPORTING = ("onnx", "onnxscript", "nncf")
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A measured result, with the numbers of `report`, a page of docs/benchmarks.
-
-    `needs` are the instructions of the measured processor on which the result depends.
-    """
-
-    said: str
-    report: str
-    needs: tuple[str, ...] = ()
-
-
-INT8 = Figure(
-    "a server of all-MiniLM-L6-v2 in int8 scored 5.76 times the documents/s of sentence-transformers in "
-    "torch fp32, on two AMD cores",
-    "2026-11-22-amd-cpu-2-cores.md",
-    ("avx512_bf16",),
-)
-INT8_BESIDE_TORCH = Figure(
-    "ModernBERT-base in int8 scored 6.8 pairs/s, and 3.7 with torch in bf16, on two AMD cores",
-    "2026-11-23-modernbert-cpu-2-cores.md",
-    ("avx512_bf16",),
-)
-
-
-@dataclass(frozen=True, slots=True)
 class Advice:
-    """A finding, its remedy, and measured effects of the remedy."""
+    """A finding and its remedy."""
 
     what: str
     helps: str
-    figures: tuple[Figure, ...] = ()
-
-    def lines(self, here: Processor) -> Iterator[str]:
-        """Write the advice, with a line for each figure."""
-        yield f"{self.what}: {self.helps}"
-        for each in self.figures:
-            lacking = [name for name in each.needs if name not in here.instructions]
-            but = f"; this processor lacks {', '.join(lacking)}" if lacking else ""
-            yield f"{each.said}{but} (docs/benchmarks/{each.report})"
-        if not self.figures:
-            yield "the gain was not measured"
 
 
 def advise(
@@ -71,7 +35,6 @@ def advise(
         "torch serves rankers that have no export",
         "farrank serve --export auto exports each at its first start, and serves int8 if that keeps its "
         "rankings",
-        (INT8, INT8_BESIDE_TORCH),
     )
     lacking = [package for package in _EXPORTING if find_spec(package) is None]
     if not found["openvino"].serves:
@@ -80,12 +43,11 @@ def advise(
             Advice(
                 "openvino is not installed",
                 f"pip install 'farrank[{extras}]', then farrank serve --export auto serves int8",
-                exported.figures,
             )
         )
     elif lacking:
         installs = f"pip install 'farrank[export]' ({', '.join(lacking)} missing), then {exported.helps}"
-        advice.append(Advice(exported.what, installs, exported.figures))
+        advice.append(Advice(exported.what, installs))
     elif not kept_exports:
         advice.append(exported)
     if here.cores < here.present:

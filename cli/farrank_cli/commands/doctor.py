@@ -190,10 +190,7 @@ def _told(found: Findings) -> Iterator[str]:
             f"{_bytes(cache.free)} free{rights}"
         )
     yield "to make it faster:" + ("" if found.advice else " nothing known")
-    for advice in found.advice:
-        first, *others = advice.lines(processor)
-        yield f"- {first}"
-        yield from (f"  {line}" for line in others)
+    yield from (f"- {each.what}: {each.helps}" for each in found.advice)
 
 
 def _told_gpus(gpus: "Gpus") -> Iterator[str]:
