@@ -78,7 +78,7 @@ ENV FARRANK_LISTEN__HOST=0.0.0.0 \
     PYTHONUNBUFFERED=1
 EXPOSE 50051 9090 8080
 # The check asks the standard gRPC health service. A draining server is not healthy.
-HEALTHCHECK --interval=10s --timeout=10s --start-period=120s CMD ["python", "-c", "import os, sys; from farrank_client import Client; sys.exit(not Client('127.0.0.1:' + os.environ['FARRANK_LISTEN__PORT']).is_healthy())"]
+HEALTHCHECK --interval=10s --timeout=10s --start-period=120s CMD ["python", "-c", "import os, sys; from farrank import Client; sys.exit(not Client('127.0.0.1:' + os.environ['FARRANK_LISTEN__PORT']).is_healthy())"]
 # Exec form: SIGTERM reaches the server, which drains for at most listen.drain_timeout_s.
 ENTRYPOINT ["farrank"]
 CMD ["serve"]

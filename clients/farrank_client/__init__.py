@@ -33,6 +33,7 @@ from farrank_client.ranking import (
     Usage,
 )
 from farrank_client.retry import RetryPolicy
+from farrank_client.testing import MockTransport
 from farrank_client.transport import AsyncTransport, Tls, Transport
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "Internal",
     "InvalidArgument",
     "Limits",
+    "MockTransport",
     "NotFound",
     "Parity",
     "Passage",

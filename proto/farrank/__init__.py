@@ -1,1 +1,96 @@
-"""The wire of Farrank: versioned protobuf packages, compiled when the project is built."""
+"""Farrank's public names: `from farrank import Client, Document`. `farrank.v1` is the wire.
+
+The names are those of the client, `farrank_client`, which is imported at the first use of a name. A program
+that needs only the wire, such as the server, imports nothing of the client.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from farrank_client import (
+        AccessDenied,
+        AsyncClient,
+        AsyncTransport,
+        Catalog,
+        Client,
+        DeadlineExceeded,
+        Document,
+        Evidence,
+        FailedPrecondition,
+        FarrankError,
+        FirstStageScore,
+        IndexInfo,
+        Internal,
+        InvalidArgument,
+        Limits,
+        MockTransport,
+        NotFound,
+        Parity,
+        Passage,
+        Priority,
+        RankerInfo,
+        RankerVersion,
+        Ranking,
+        RerankOptions,
+        ResourceExhausted,
+        Result,
+        RetryPolicy,
+        ScoreScale,
+        Timings,
+        Tls,
+        Transport,
+        Unavailable,
+        Unimplemented,
+        Usage,
+    )
+
+__all__ = [
+    "AccessDenied",
+    "AsyncClient",
+    "AsyncTransport",
+    "Catalog",
+    "Client",
+    "DeadlineExceeded",
+    "Document",
+    "Evidence",
+    "FailedPrecondition",
+    "FarrankError",
+    "FirstStageScore",
+    "IndexInfo",
+    "Internal",
+    "InvalidArgument",
+    "Limits",
+    "MockTransport",
+    "NotFound",
+    "Parity",
+    "Passage",
+    "Priority",
+    "RankerInfo",
+    "RankerVersion",
+    "Ranking",
+    "RerankOptions",
+    "ResourceExhausted",
+    "Result",
+    "RetryPolicy",
+    "ScoreScale",
+    "Timings",
+    "Tls",
+    "Transport",
+    "Unavailable",
+    "Unimplemented",
+    "Usage",
+]
+
+if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts any name
+
+    def __getattr__(name: str) -> Any:
+        """Import the client at the first use of a public name, and keep the name here."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module("farrank_client"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
