@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from farrank_bench.beside_peers import beside_peers
+from farrank_bench.against_peers import against_peers
 from farrank_bench.corpus_calls import call_of, make_calls
 from farrank_bench.event_loops import admission_cost, event_loop_stall, generated_load
 from farrank_bench.exporting import export_fast, write_cross_encoder
 from farrank_bench.fidelity import CANDIDATES, fidelity_of_exports
-from farrank_bench.modernbert import modernbert_beside_peers, write_modernbert
+from farrank_bench.modernbert import modernbert_against_peers, write_modernbert
 from farrank_bench.own_server import OwnServer, start_to_healthy
 from farrank_bench.report import Command, Heading, Measure, PartlyFailed, Row
 from farrank_bench.served import serving
@@ -99,7 +99,7 @@ class Bench:
         exports, rows = export_fast(made.ranker, made.artifact)
         if not exports:
             raise PartlyFailed("no precision could be exported", rows)
-        measure = partial(beside_peers, made, rows, extent.pair_calls, extent.repeats, threads)
+        measure = partial(against_peers, made, rows, extent.pair_calls, extent.repeats, threads)
         yield "Exports against peers", partial(measure, self.given.cache, self.folder)
         yield "Start", partial(start_to_healthy, made.artifact, threads, extent.repeats)
 
@@ -112,7 +112,7 @@ class Bench:
     def modernbert(self) -> Parts:
         """Measure ModernBERT-base, in torch and exported, against sentence-transformers."""
         made, extent = write_modernbert(self.folder / "modernbert"), self.extent
-        measure = partial(modernbert_beside_peers, made, extent.base_calls, extent.repeats, usable_cores())
+        measure = partial(modernbert_against_peers, made, extent.base_calls, extent.repeats, usable_cores())
         yield "ModernBERT-base against sentence-transformers", measure
 
     def generator(self) -> Parts:

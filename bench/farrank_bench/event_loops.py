@@ -79,7 +79,7 @@ def admissions_ms(in_flight: int) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LoopDelays:
     """The delays of the loop: of the latest beat, of the 99.9th percentile, and the loop's own longest work.
 
     Other threads and processes can delay a beat, too. The loop's own work is its thread's processor time
@@ -98,15 +98,15 @@ def event_loop_stall(folder: Path, load_s: float) -> list[Row]:
         address, http_url = server.ask()
         server.ask()
         time.sleep(IDLE_S)
-        idle: Held = server.ask()
+        idle: LoopDelays = server.ask()
 
-        async def watch() -> Held:
+        async def watch() -> LoopDelays:
             await asyncio.sleep(load_s)
-            held: Held = await asyncio.to_thread(server.ask)
+            held: LoopDelays = await asyncio.to_thread(server.ask)
             return held
 
         busy, samples = watch_loaded(address, WORKLOAD.calls, CALLERS, watch)
-        hung_up: Held = server.ask()
+        hung_up: LoopDelays = server.ask()
         read, json_samples = watch_loaded(f"cohere:{http_url}", JSON_WORKLOAD.calls, JSON_CALLERS, watch)
     json_mb = sum(len(text) for text in JSON_WORKLOAD.calls[0].texts) / 1e6
     rows = [
@@ -142,10 +142,10 @@ class Heartbeat:
         self._longest_work_s = 0.0
         self._schedule()
 
-    def held(self) -> Held:
+    def held(self) -> LoopDelays:
         """Return the delays since the last call of this method."""
         late_ms = sorted(1e3 * late_s for late_s in self._late_s) or [0.0]
-        found = Held(late_ms[-1], late_ms[int(0.999 * (len(late_ms) - 1))], 1e3 * self._longest_work_s)
+        found = LoopDelays(late_ms[-1], late_ms[int(0.999 * (len(late_ms) - 1))], 1e3 * self._longest_work_s)
         self._late_s, self._longest_work_s = [], 0.0
         return found
 
@@ -160,7 +160,7 @@ class Heartbeat:
 
 
 def serve_watched(asked: Connection, folder: str) -> None:
-    """Serve the ranker. Answer the first question with both endpoints' addresses, others with a `Held`."""
+    """Serve the ranker. Answer the first question with both endpoints' addresses, others with the delays."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     limits = LimitsConfig(max_concurrent_calls=2 * CALLERS)
     listen = ListenConfig(port=0, metrics_port=None, http=HttpConfig(port=0))

@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 
 from farrank_bench.corpus_calls import encoder_inputs, make_calls
-from farrank_bench.offline import Alone, longest_first
+from farrank_bench.offline import RuntimeAlone, longest_first
 from farrank_bench.report import PACKAGES, Command, Heading, Measure, Row
 from farrank_bench.rounds import Contender, measure_rounds
 from farrank_exporters.export import export_ranker
@@ -43,7 +43,7 @@ LEVELS: tuple[Level, ...] = ("O1", "O2", "O3")
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class RunnableGraph:
     """One graph that is ready to run: its file, its runtime, and how close the runtime's scores are."""
 
     graph: Path
@@ -75,7 +75,7 @@ def compare(folder: Path, given: Any) -> list[Row]:
     """Make all graphs, measure them in turns, and return a row for each."""
     texts = divide(python_documentation(), "the topics of help()")
     placement = Placement(device="cpu", threads=given.threads)
-    made: dict[str, Made] = {}
+    made: dict[str, RunnableGraph] = {}
     refused: list[Row] = []
     for name, make in {**_ours(folder, texts, placement), **_plain(folder, texts[0], placement)}.items():
         print(f"  {name}", flush=True)
@@ -86,7 +86,7 @@ def compare(folder: Path, given: Any) -> list[Row]:
     reader = open_ranker(EMBEDDED).reader
     inputs = longest_first(encoder_inputs(reader, make_calls(reader, given.calls, 16, seed=5)))
     contenders: dict[str, Contender] = {
-        name: Alone(each.runtime, inputs).score for name, each in made.items()
+        name: RuntimeAlone(each.runtime, inputs).score for name, each in made.items()
     }
     found = measure_rounds(contenders, given.rounds)
     lengths = [each.tokens for each in inputs]
@@ -114,13 +114,13 @@ def _fidelity(parity: Parity | None) -> str:
     )
 
 
-Make = Callable[[], list[Made]]
+Make = Callable[[], list[RunnableGraph]]
 
 
 def _ours(folder: Path, texts: tuple[Texts, Texts], placement: Placement) -> dict[str, Make]:
     """Return the exports of Farrank's own layout by name: by both tracers, in fp32 and int8."""
 
-    def make(exporter: Exporter, precision: PlainPrecision) -> list[Made]:
+    def make(exporter: Exporter, precision: PlainPrecision) -> list[RunnableGraph]:
         artifact = folder / f"{exporter}-{precision}"
         save_ranker(open_ranker(EMBEDDED), artifact)
         ranker = open_ranker(artifact)
@@ -131,7 +131,7 @@ def _ours(folder: Path, texts: tuple[Texts, Texts], placement: Placement) -> dic
         graph = export.manifest.graphs["encoder"]
         exported = Exported(export, ranker.reader, ranker.version, ranker.encodings_version)
         return [
-            Made(
+            RunnableGraph(
                 export.folder / graph.file_for(name),
                 open_export(name, exported, placement),
                 reports.get(name),
@@ -149,7 +149,7 @@ def _ours(folder: Path, texts: tuple[Texts, Texts], placement: Placement) -> dic
 def _plain(folder: Path, texts: Texts, placement: Placement) -> dict[str, Make]:
     """Return the exports of optimum's layout by name: by both tracers, at each level, and in int8."""
 
-    def make(exporter: Exporter, level: Level | None, precision: PlainPrecision) -> list[Made]:
+    def make(exporter: Exporter, level: Level | None, precision: PlainPrecision) -> list[RunnableGraph]:
         place = folder / f"plain-{exporter}-{level}-{precision}"
         written = export_layout(
             EMBEDDED, place, precision, texts, exporter=exporter, level=level, allow_drift=True
@@ -158,7 +158,7 @@ def _plain(folder: Path, texts: Texts, placement: Placement) -> dict[str, Make]:
         file = named_published(files, written.graph.relative_to(place).as_posix())
         opened = open_published(file, str(place), Overrides())
         return [
-            Made(
+            RunnableGraph(
                 written.graph,
                 open_published_runtime(opened, each.runtime, each.precision, placement),
                 each.parity,

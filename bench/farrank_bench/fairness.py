@@ -36,7 +36,7 @@ WORDS = 110
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Outcomes:
     """The calls of each caller that were answered, refused or late within `seconds`."""
 
     answered: Counter[str]
@@ -54,9 +54,9 @@ def request(number: int) -> pb.RerankRequest:
 
 async def load(
     address: str, keys: Mapping[str, str], connections: Mapping[str, int], seconds: float
-) -> Found:
+) -> Outcomes:
     """Let every connection of every caller send calls; count those that end after the warm-up."""
-    found = Found(Counter(), Counter(), Counter(), seconds)
+    found = Outcomes(Counter(), Counter(), Counter(), seconds)
     begins_s = time.monotonic() + WARM_UP_S
     ends_s = begins_s + seconds
 
@@ -102,7 +102,7 @@ def measured(given_rounds: int, seconds: float, greedy: int, modest: int) -> Ite
             own = {name: add_key(file, name, {}) for name in connections}
             ways = {"one account": dict.fromkeys(connections, add_key(file, "everybody", {})), "fair": own}
             server = stack.enter_context(spawned_server([f"--keys={file}", "--log-level=error"]))
-            rounds: dict[str, list[Found]] = {way: [] for way in ways}
+            rounds: dict[str, list[Outcomes]] = {way: [] for way in ways}
             for _ in range(given_rounds):
                 for way, keys in ways.items():
                     rounds[way].append(asyncio.run(load(server.address, keys, connections, seconds)))
@@ -111,10 +111,10 @@ def measured(given_rounds: int, seconds: float, greedy: int, modest: int) -> Ite
     yield f"One caller with {greedy} connections and ten with {modest} each", measure
 
 
-def rows(way: str, rounds: list[Found]) -> list[Row]:
+def rows(way: str, rounds: list[Outcomes]) -> list[Row]:
     """Report each caller's goodput over its fair share, which is the same for all."""
 
-    def parts(found: Found) -> dict[str, float]:
+    def parts(found: Outcomes) -> dict[str, float]:
         fair = sum(found.answered.values()) / (1 + len(MODEST))
         return {name: found.answered[name] / fair for name in (GREEDY, *MODEST)}
 

@@ -32,14 +32,14 @@ WARM_UP_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchTimes:
     """The seconds of each of the modest caller's searches, and the greedy caller's searches per second."""
 
     modest_s: list[float]
     greedy_per_s: float
 
 
-async def load(address: str, keys: Mapping[str, str], greedy: int, seconds: float) -> Found:
+async def load(address: str, keys: Mapping[str, str], greedy: int, seconds: float) -> SearchTimes:
     """Let the modest caller send one search after the other, with `greedy` connections of the other one."""
     questions = [each.text for each in load_questions()]
     begins_s = time.monotonic() + WARM_UP_S
@@ -67,7 +67,7 @@ async def load(address: str, keys: Mapping[str, str], greedy: int, seconds: floa
                     answered += 1
 
     await asyncio.gather(ask(MODEST, 0), *(ask(GREEDY, 7 * each) for each in range(greedy)))
-    return Found(modest_s, answered / seconds)
+    return SearchTimes(modest_s, answered / seconds)
 
 
 def measure(rounds: int, seconds: float, greedy: int) -> list[Row]:
@@ -83,14 +83,14 @@ def measure(rounds: int, seconds: float, greedy: int) -> list[Row]:
         ways = {"alone": (own, 0), "one account": (everybody, greedy), "fair": (own, greedy)}
         settings = [f"--index=docs={index}", "--set=first_stage.indexes.docs.kind=rm3"]
         server = stack.enter_context(spawned_server([f"--keys={file}", *settings, "--log-level=error"]))
-        found: dict[str, list[Found]] = {way: [] for way in ways}
+        found: dict[str, list[SearchTimes]] = {way: [] for way in ways}
         for _ in range(rounds):
             for way, (keys, connections) in ways.items():
                 found[way].append(asyncio.run(load(server.address, keys, connections, seconds)))
     return [row for way, its in found.items() for row in rows(way, its)]
 
 
-def rows(way: str, rounds: list[Found]) -> list[Row]:
+def rows(way: str, rounds: list[SearchTimes]) -> list[Row]:
     """Report the times of the modest caller's searches, and the rate of the greedy caller's."""
     medians_ms = [1e3 * median(each.modest_s) for each in rounds]
     longest_ms = [1e3 * max(each.modest_s) for each in rounds]

@@ -40,7 +40,7 @@ MEASURE = "nDCG@10"
 NDCG_WITHIN: Mapping[Precision, float] = {"bf16": 0.005, "int8": 0.01}
 
 # Query id to document id to score.
-Scored = dict[str, dict[str, float]]
+RunScores = dict[str, dict[str, float]]
 
 
 def fidelity_of_exports(
@@ -76,7 +76,7 @@ def fidelity_of_exports(
     return rows
 
 
-def fidelity_rows(name: str, precision: Precision, expected: Scored, scored: Scored) -> list[Row]:
+def fidelity_rows(name: str, precision: Precision, expected: RunScores, scored: RunScores) -> list[Row]:
     """Compare rankings of the same candidates by question, and check the precision's bounds, if any.
 
     Raises: ValueError if a score is not finite, because comparisons would take it for an equal one.
@@ -114,7 +114,7 @@ def fidelity_rows(name: str, precision: Precision, expected: Scored, scored: Sco
     ]
 
 
-def ndcg(scored: Scored) -> float:
+def ndcg(scored: RunScores) -> float:
     """Average nDCG@10 over the questions of the run."""
     asked = {query_id: grades for query_id, grades in load_qrels().items() if query_id in scored}
     run = {query_id: rank(query_id, scores.items()) for query_id, scores in scored.items()}
@@ -140,7 +140,7 @@ def rank_offline(
     questions: Sequence[Question],
     candidates: Mapping[str, Sequence[Candidate]],
     max_chunks: int | None = None,
-) -> Scored:
+) -> RunScores:
     """Score each question's candidates with a ranker of plan dual: query id to document id to score."""
     texts = {each.doc_id: each.text for found in candidates.values() for each in found}
     chunks: list[EncoderInput] = []
@@ -151,7 +151,7 @@ def rank_offline(
         chunks += [reader.chunk_input(None, chunk) for chunk in split]
     queries = [reader.query_input(reader.read_query(question.text)) for question in questions]
     encoded_chunks, encoded_queries = encode_all(runtime, chunks), encode_all(runtime, queries)
-    scored: Scored = {}
+    scored: RunScores = {}
     for question, query in zip(questions, encoded_queries, strict=True):
         found = [each.doc_id for each in candidates[question.query_id]]
         documents = [stacked(encoded_chunks[spans[doc_id]]) for doc_id in found]

@@ -175,7 +175,7 @@ def asked(connection: Connection, address: str) -> None:
             connection.send((longest["health"], longest["rerank"], failed))
 
 
-def beside(probe: Child, memory: Memory, attack: Callable[[], None]) -> list[Row]:
+def measure_attack(probe: Child, memory: Memory, attack: Callable[[], None]) -> list[Row]:
     """Attack once. Report the other caller's waits, and the server's memory."""
     memory.begin()
     probe.ask()
@@ -214,7 +214,7 @@ def parts(scratch: Path) -> Iterator[tuple[str, Measure]]:
         }
         memory = Memory(server.process.pid)
         for title, attack in attacks.items():
-            yield title, partial(beside, probe, memory, attack)
+            yield title, partial(measure_attack, probe, memory, attack)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -85,7 +85,7 @@ def queries(count: int, seed: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class IndexFigures:
     """An index and the cost of building it. `peak_mib` is the peak memory of the building processes."""
 
     folder: Path
@@ -117,7 +117,7 @@ class Built:
         ]
 
 
-def build(folder: Path, documents: int, median_words: int, flags: Sequence[str]) -> Built:
+def build(folder: Path, documents: int, median_words: int, flags: Sequence[str]) -> IndexFigures:
     """Pipe the collection into `farrank index`. Raises: ContenderFailed if it fails."""
     command = [sys.executable, "-m", "farrank_cli", "index", "-", "--out", str(folder), *flags]
     started_s, before_s, characters = time.monotonic(), _waited_for_s(), 0
@@ -135,7 +135,7 @@ def build(folder: Path, documents: int, median_words: int, flags: Sequence[str])
     if status:
         raise ContenderFailed(f"farrank index ended with status {status}; its output is above")
     seconds = time.monotonic() - started_s
-    return Built(folder, documents, characters, seconds, _waited_for_s() - before_s, max(held))
+    return IndexFigures(folder, documents, characters, seconds, _waited_for_s() - before_s, max(held))
 
 
 def _waited_for_s() -> float:

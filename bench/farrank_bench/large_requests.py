@@ -150,7 +150,9 @@ class Memory:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
-def beside(checks: Child, memory: Memory, ask: Callable[[bytes], str], data: bytes, rounds: int) -> list[Row]:
+def measure_request(
+    checks: Child, memory: Memory, ask: Callable[[bytes], str], data: bytes, rounds: int
+) -> list[Row]:
     """Send a request in each round. Report the longest health check meanwhile, and the server's memory."""
     longest, grown, took, statuses = [], [], [], set()
     for _ in range(rounds):
@@ -169,7 +171,7 @@ def beside(checks: Child, memory: Memory, ask: Callable[[bytes], str], data: byt
 
 
 @dataclass(slots=True)
-class Beside:
+class ProbeTimes:
     """Milliseconds of health checks, of the event loop's processor time in each, and of the other caller."""
 
     checks: list[float] = field(default_factory=list)
@@ -179,14 +181,14 @@ class Beside:
 
 
 def probed(connection: Connection, address: str, url: str, pid: int) -> None:
-    """Between two questions, check health every 10 ms and rerank without pause. Answer with a `Beside`."""
+    """Between two questions, check health every 10 ms and rerank without pause. Answer with the times."""
     small = as_json(SMALL_BYTES, SMALL_BYTES)
     schedule = Path(f"/proc/{pid}/task/{pid}/schedstat")
 
     def loop_ms() -> float:
         return int(schedule.read_text().split()[0]) / 1e6
 
-    def rerank(found: Beside, ends: threading.Event) -> None:
+    def rerank(found: ProbeTimes, ends: threading.Event) -> None:
         while not ends.is_set():
             begun_s = time.perf_counter()
             found.failed += ask_http(url, METHOD, small, MODEST) != "200"
@@ -199,7 +201,7 @@ def probed(connection: Connection, address: str, url: str, pid: int) -> None:
         while True:
             connection.recv()
             connection.send(None)
-            found, ends = Beside(), threading.Event()
+            found, ends = ProbeTimes(), threading.Event()
             reranking = threading.Thread(target=rerank, args=(found, ends))
             reranking.start()
             while not connection.poll(EVERY_S):
@@ -220,7 +222,7 @@ def at_once(
     is_http = endpoint == "HTTP"
     # Few documents, so that reading them takes longer than scoring.
     data = (as_json if is_http else as_protobuf)(size, size // math.ceil(size / AT_ONCE_BYTES), ranker)
-    alone, beside, grown, took, answers = [], [], [], [], Counter[str]()
+    alone, during, grown, took, answers = [], [], [], [], Counter[str]()
     for _ in range(rounds):
         with spawned_server(start) as server:
             memory = Memory(server.process.pid)
@@ -237,23 +239,23 @@ def at_once(
                 with ThreadPoolExecutor(count) as crowd:
                     answers.update(crowd.map(ask, [data] * count))
                 took.append(time.perf_counter() - begun_s)
-                beside.append(probe.ask())
+                during.append(probe.ask())
                 grown.append(memory.grown() / 2**20)
 
-    def calls(found: list[Beside], figure: Callable[[list[float]], float]) -> list[float]:
+    def calls(found: list[ProbeTimes], figure: Callable[[list[float]], float]) -> list[float]:
         return [figure(each.calls) for each in found]
 
-    ratios = [mine / its for mine, its in zip(calls(beside, median), calls(alone, median), strict=True)]
-    failed = sum(each.failed for each in (*alone, *beside))
+    ratios = [mine / its for mine, its in zip(calls(during, median), calls(alone, median), strict=True)]
+    failed = sum(each.failed for each in (*alone, *during))
     return [
         Row("the other caller's call of 70 KB alone, median, ms", spread(calls(alone, median), ".1f")),
         Row("the longest alone, ms", spread(calls(alone, max), ".0f")),
-        Row("its call during the large requests, median, ms", spread(calls(beside, median), ".1f")),
-        Row("the longest then, ms", spread(calls(beside, max), ".0f")),
+        Row("its call during the large requests, median, ms", spread(calls(during, median), ".1f")),
+        Row("the longest then, ms", spread(calls(during, max), ".0f")),
         Row("ratio of the medians", spread(ratios, ".2f")),
         Row("failed calls of the other caller", str(failed), "0", failed == 0),
-        Row("longest health check, ms", spread([max(each.checks) for each in beside], ".0f")),
-        Row("most processor time of the loop in a check, ms", spread([max(x.loop) for x in beside], ".0f")),
+        Row("longest health check, ms", spread([max(each.checks) for each in during], ".0f")),
+        Row("most processor time of the loop in a check, ms", spread([max(x.loop) for x in during], ".0f")),
         Row("growth of peak memory, MiB", spread(grown, ".0f")),
         Row("until the last answer, s", spread(took, ".1f")),
         Row("answers, all rounds", ", ".join(f"{status}: {n}" for status, n in sorted(answers.items()))),
@@ -296,7 +298,10 @@ def parts(rounds: int, scratch: Path) -> Iterator[tuple[str, Measure]]:
         ]
         for title, ask, make, times in kinds:
             data = make(int(limit * times))
-            yield f"{title}, {len(data) / 2**20:.1f} MiB", partial(beside, checks, memory, ask, data, rounds)
+            yield (
+                f"{title}, {len(data) / 2**20:.1f} MiB",
+                partial(measure_request, checks, memory, ask, data, rounds),
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

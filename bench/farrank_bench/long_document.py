@@ -60,7 +60,7 @@ def indexed(text: str, source: str, scratch: Path) -> list[Row]:
     ]
 
 
-def beside(checks: Child, memory: Memory, ask: Callable[[], Ranking], rounds: int) -> list[Row]:
+def measure_calls(checks: Child, memory: Memory, ask: Callable[[], Ranking], rounds: int) -> list[Row]:
     """Call the server in each round. Report the longest health check meanwhile, and the server's memory."""
     longest, grown, took, found = [], [], [], None
     for _ in range(rounds):
@@ -102,10 +102,10 @@ def parts(source: str, tokens: int, rounds: int, scratch: Path) -> Iterator[tupl
             ("Search, reranked from stored tokens by a cross-encoder", partial(search, ranker="maxp")),
             ("Rerank of the text by a cross-encoder", partial(rerank, ranker="maxp")),
         ):
-            yield title, partial(beside, checks, memory, ask, rounds)
+            yield title, partial(measure_calls, checks, memory, ask, rounds)
         yield (
             "Rerank of the text by the bi-encoder, which encodes all of it",
-            partial(beside, checks, memory, rerank, 1),
+            partial(measure_calls, checks, memory, rerank, 1),
         )
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from farrank_bench.beside_peers import taus
+from farrank_bench.against_peers import taus
 from farrank_bench.corpus_calls import MAX_DOCUMENT_TOKENS, MAX_QUERY_TOKENS, encoder_inputs, make_calls
 from farrank_bench.exporting import FAST, CrossEncoder, save_both
 from farrank_bench.peers import PREDICT, predicting
@@ -92,7 +92,7 @@ def export_both(made: CrossEncoder) -> list[Row]:
     return rows
 
 
-def modernbert_beside_peers(
+def modernbert_against_peers(
     made: CrossEncoder, size: tuple[int, int], rounds: int, threads: int
 ) -> list[Row]:
     """Let all contenders score the same pairs. `size` is a round's number of calls and documents per call."""

@@ -59,7 +59,7 @@ def encode_for_a_while(asked: Connection, threads: int) -> None:
         asked.send((math.prod(FULL) * len(full_s) / sum(full_s), 1e3 * median(small_s)))
 
 
-def beside(rounds: int) -> Iterator[tuple[str, Measure]]:
+def sections(rounds: int) -> Iterator[tuple[str, Measure]]:
     """Start a process for each way of waiting, and measure all with each number of neighbours."""
     # The processes must not inherit this process's settings of OpenMP.
     for name in [name for name in os.environ if "OMP_" in name]:
@@ -100,7 +100,7 @@ def main() -> int:
     given = command.parse(None)
     notes = "all-MiniLM-L6-v2 in fp32; medians of rounds (smallest to largest)"
     heading = Heading("Torch on a CPU with busy neighbours", notes)
-    return command.report(heading, beside(given.rounds), given.out)
+    return command.report(heading, sections(given.rounds), given.out)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from farrank_bench.rounds import ContenderFailed, Scored
+from farrank_bench.rounds import ContenderFailed, PassResult
 from farrank_exporters.parity import batches_in_order
 from farrank_rankers.features import Features, stacked
 from farrank_rankers.reader import Reader
@@ -29,7 +29,7 @@ def encode_in_turn(runtime: Runtime, batches: Sequence[Sequence[EncoderInput]]) 
     return rows if ahead is None else rows + ahead.rows()
 
 
-class Alone:
+class RuntimeAlone:
     """A contender: a runtime that encodes inputs in their order, `passes` times in a row, without scoring.
 
     Like a server, it halves batches that do not fit into memory; `max_tokens` is the size that fits.
@@ -52,7 +52,7 @@ class Alone:
         self._check_time = check_time
         self.max_tokens = runtime.capabilities().max_batch_tokens
 
-    def score(self) -> Scored:
+    def score(self) -> PassResult:
         """Encode everything. Raises: ContenderFailed."""
         while True:
             batches = list(batches_in_order(self._inputs, self.max_tokens, padded=self._padded))
@@ -61,7 +61,7 @@ class Alone:
                 for _ in range(self._passes):
                     self._check_time()
                     encode_in_turn(self._runtime, batches)
-                return Scored(time.perf_counter() - started_s, self._passes * len(self._inputs))
+                return PassResult(time.perf_counter() - started_s, self._passes * len(self._inputs))
             except OutOfMemory as error:
                 if max(map(len, batches)) == 1:
                     raise ContenderFailed(f"one input alone does not fit: {error}") from error

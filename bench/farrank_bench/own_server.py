@@ -8,9 +8,9 @@ from pathlib import Path
 
 from farrank_bench import served as load
 from farrank_bench.corpus_calls import encoder_inputs
-from farrank_bench.offline import Alone, longest_first
+from farrank_bench.offline import RuntimeAlone, longest_first
 from farrank_bench.report import Row, below
-from farrank_bench.rounds import ContenderFailed, Scored, measure_rounds, whole
+from farrank_bench.rounds import ContenderFailed, PassResult, measure_rounds, whole
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client
 from farrank_loadtest.workloads import Call
@@ -45,14 +45,14 @@ class OwnServer:
         inputs = encoder_inputs(self.reader, self.calls)
         alone, served = "runtime alone", "server"
 
-        def score_served() -> Scored:
+        def score_served() -> PassResult:
             scored = load.score_served(self.server.address, "", self.callers, self.calls)
             if scored.count != len(inputs):
                 raise ContenderFailed(f"the server ran {scored.count} pairs of {len(inputs)}")
             return scored
 
         before = load.read_metrics(self.server.metrics_url, *TOKENS)
-        contenders = {alone: Alone(self.runtime, longest_first(inputs)).score, served: score_served}
+        contenders = {alone: RuntimeAlone(self.runtime, longest_first(inputs)).score, served: score_served}
         found = measure_rounds(contenders, self.repeats)
         speeds = [
             found.speed_row(alone, "pairs/s, runtime alone (sorted by length)"),
@@ -78,7 +78,7 @@ class OwnServer:
         thread; the load generator, whose event loop takes time of its own; and the encoder alone.
         """
         inputs = encoder_inputs(self.reader, [call])
-        alone = Alone(self.runtime, inputs)
+        alone = RuntimeAlone(self.runtime, inputs)
         load.answer_all(self.server.address, [call] * 10, 1)
         asked_s, generated_s, alone_s = [], [], []
         in_a_row = repeats // 10

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
-from farrank_bench.rounds import Contender, ContenderFailed, Scored, child
+from farrank_bench.rounds import Contender, ContenderFailed, PassResult, child
 from farrank_loadtest.workloads import Call
 
 PREDICT = "sentence-transformers' CrossEncoder.predict"
@@ -134,10 +134,12 @@ def predicting(
         "sentence-transformers", answer_pairs, str(model), threads, precision, **environment
     ) as process:
 
-        def score() -> Scored:
+        def score() -> PassResult:
             seconds, found = process.ask([(call.query, text) for call in calls for text in call.texts])
             left = iter(found)
-            return Scored(seconds, len(found), tuple(tuple(islice(left, len(call.texts))) for call in calls))
+            return PassResult(
+                seconds, len(found), tuple(tuple(islice(left, len(call.texts))) for call in calls)
+            )
 
         yield score
 

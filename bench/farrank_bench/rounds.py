@@ -21,7 +21,7 @@ class ContenderFailed(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class PassResult:
     """The time and result of one pass over the work. `scores` is empty if only the speed counts.
 
     `count` is the number of documents or pairs.
@@ -38,7 +38,7 @@ class Scored:
 
 
 # A loaded model: a call does all work once, as fast as it can. It may raise ContenderFailed.
-Contender = Callable[[], Scored]
+Contender = Callable[[], PassResult]
 
 
 @dataclass(slots=True)

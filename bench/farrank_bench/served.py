@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from farrank_bench.rounds import ContenderFailed, Scored, Scores
+from farrank_bench.rounds import ContenderFailed, PassResult, Scores
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_loadtest.loops import Ask, Sample, run_closed, started_clock
 from farrank_loadtest.targets import Answer
@@ -136,14 +136,14 @@ def check(samples: Sequence[Sample]) -> None:
             raise ContenderFailed(f"{sample.status}: {sample.message}")
 
 
-def score_served(address: str, model: str, callers: int, calls: Sequence[Call]) -> Scored:
+def score_served(address: str, model: str, callers: int, calls: Sequence[Call]) -> PassResult:
     """Let callers work through the calls. A server that reports no pairs counts one for each document.
 
     Raises: ContenderFailed if the server does not answer a call.
     """
     seconds, samples, scores = answer_all(address, calls, callers, ranker=model)
     pairs = sum(sample.counts.get("pairs", 0) for sample in samples)
-    return Scored(seconds, pairs or sum(map(len, scores)), scores)
+    return PassResult(seconds, pairs or sum(map(len, scores)), scores)
 
 
 def read_metrics(url: str, *names: str) -> list[float]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from farrank_bench.report import Command, Heading, PartlyFailed, Row, at_least, below, not_measured, spread
-from farrank_bench.rounds import Scored, measure_rounds
+from farrank_bench.rounds import PassResult, measure_rounds
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client
 from farrank_demo.questions import load_questions
@@ -97,10 +97,10 @@ def reading(rounds: int, threads: int) -> list[Row]:
     ]
 
 
-def prepared(ranker: LoadedRanker, documents: tuple[Document, ...], threads: int) -> Scored:
+def prepared(ranker: LoadedRanker, documents: tuple[Document, ...], threads: int) -> PassResult:
     """Read, split and frame a call's documents, as a server does before they reach the device."""
 
-    async def prepare() -> Scored:
+    async def prepare() -> PassResult:
         inputs = 0
 
         def count(call: ActiveCall, queued: Sequence[object], pending: Sequence[object]) -> None:
@@ -121,7 +121,7 @@ def prepared(ranker: LoadedRanker, documents: tuple[Document, ...], threads: int
         finally:
             pool.close()
         assert tally.chunks == inputs
-        return Scored(seconds, len(documents))
+        return PassResult(seconds, len(documents))
 
     return asyncio.run(prepare())
 

@@ -19,7 +19,7 @@ from farrank_bench.collection_memory import peak_mib
 from farrank_bench.corpus_calls import encoder_inputs, make_calls
 from farrank_bench.exporting import write_cross_encoder
 from farrank_bench.report import Command, Heading, Measure, Row, spread
-from farrank_bench.rounds import Child, Contender, Scored, child, measure_rounds, whole
+from farrank_bench.rounds import Child, Contender, PassResult, child, measure_rounds, whole
 from farrank_loadtest.workloads import Call
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes.cores import usable_cores
@@ -178,9 +178,9 @@ def in_turns(processes: dict[str, Child], tokens: int, rounds: int) -> list[Row]
     peaks: dict[str, float] = {}
 
     def contender(name: str) -> Contender:
-        def train() -> Scored:
+        def train() -> PassResult:
             seconds, peaks[name] = processes[name].ask()
-            return Scored(seconds, tokens)
+            return PassResult(seconds, tokens)
 
         return train
 

@@ -44,7 +44,7 @@ class ServedBytes(NamedTuple):
         return self.data
 
 
-class _Ended(Exception):
+class _CallEnded(Exception):
     """Ends a handler's call after its status was set."""
 
 
@@ -99,7 +99,7 @@ class CallThroughServe:
         self._context.set_code(code)
         self._context.set_details(details)
         self.set_trailing_metadata(trailing)
-        raise _Ended
+        raise _CallEnded
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Register a callback for the end of the call here, when its answer goes to Serve."""
@@ -110,19 +110,19 @@ class CallThroughServe:
         try:
             self.begin()
             return ServedBytes(await behaviour(None, self))
-        except _Ended:
+        except _CallEnded:
             return ServedBytes(b"")
         except InvalidArgument as error:
             try:
                 await refuse(cast(Any, self), error)
-            except _Ended:
+            except _CallEnded:
                 return ServedBytes(b"")
         finally:
             for each in self._done:
                 each(self)
 
 
-class _Asked(NamedTuple):
+class _HandlerCallDetails(NamedTuple):
     method: str
     invocation_metadata: tuple[()] = ()
 
@@ -141,7 +141,7 @@ class ServeGrpc(GrpcListener):
         """Answer calls, and report healthy."""
         handlers = (service, self._health.handlers())
         for name, full in METHODS.items():
-            found = (each.service(cast(Any, _Asked(f"/{full}"))) for each in handlers)
+            found = (each.service(cast(Any, _HandlerCallDetails(f"/{full}"))) for each in handlers)
             handler = next(each for each in found if each is not None)
             self._behaviours[name] = _written(handler.stream_unary, handler.response_serializer)
         self.report(serving=True)

@@ -15,7 +15,7 @@ from farrank_bench.__main__ import SECTIONS, Parts
 from farrank_bench.corpus_calls import call_of
 from farrank_bench.own_server import OwnServer
 from farrank_bench.report import PartlyFailed, Row
-from farrank_bench.rounds import ContenderFailed, Scored
+from farrank_bench.rounds import ContenderFailed, PassResult
 from farrank_bench.served import offer
 from farrank_loadtest.targets import Answer
 
@@ -120,25 +120,25 @@ def test_a_load_that_was_cut_short_gives_no_figures(monkeypatch: pytest.MonkeyPa
     ("answer", "says"),
     [
         (ContenderFailed("UNAVAILABLE: it left"), "UNAVAILABLE: it left"),
-        (Scored(1.0, 1), "the server ran 1 pairs of 2"),
+        (PassResult(1.0, 1), "the server ran 1 pairs of 2"),
     ],
 )
 def test_why_a_server_has_no_throughput_stands_in_the_table(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    answer: Scored | ContenderFailed,
+    answer: PassResult | ContenderFailed,
     says: str,
 ) -> None:
-    class Alone:
+    class RuntimeAlone:
         def __init__(self, *_: object) -> None:
-            self.score = partial(Scored, 1.0, 2)
+            self.score = partial(PassResult, 1.0, 2)
 
-    def score_served(*_: object) -> Scored:
+    def score_served(*_: object) -> PassResult:
         if isinstance(answer, ContenderFailed):
             raise answer
         return answer
 
-    monkeypatch.setattr(own_server, "Alone", Alone)
+    monkeypatch.setattr(own_server, "RuntimeAlone", RuntimeAlone)
     monkeypatch.setattr(own_server, "encoder_inputs", lambda *_: ["pair", "pair"])
     monkeypatch.setattr(own_server, "longest_first", list)
     monkeypatch.setattr(served, "score_served", score_served)

@@ -22,7 +22,7 @@ from farrank_bench.corpus_calls import (
 )
 from farrank_bench.exporting import CrossEncoder, write_cross_encoder
 from farrank_bench.modernbert import BASE, write_modernbert
-from farrank_bench.offline import Alone
+from farrank_bench.offline import RuntimeAlone
 from farrank_bench.own_server import start_to_healthy
 from farrank_bench.peers import NAMED_BY, infinity_command, infinity_server, infinity_versions, predicting
 from farrank_bench.rounds import ContenderFailed, Scores
@@ -134,7 +134,9 @@ def test_a_process_that_ended_is_a_failure(tmp_path: Path, calls: list[Call]) ->
 
 
 def test_the_runtime_alone_encodes_every_pair_once(made: CrossEncoder, calls: list[Call]) -> None:
-    scored = Alone(TorchRuntime(made.ranker, "fp32"), encoder_inputs(made.ranker.reader, calls)).score()
+    scored = RuntimeAlone(
+        TorchRuntime(made.ranker, "fp32"), encoder_inputs(made.ranker.reader, calls)
+    ).score()
     assert scored.count == 6
     assert scored.seconds > 0
 

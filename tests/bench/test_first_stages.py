@@ -7,7 +7,14 @@ from pathlib import Path
 
 from farrank_bench.first_stages import latencies_ms, search_all
 from farrank_bench.first_stages import test_sets as sets_of
-from farrank_bench.large_collection import QUERY_RANKS, QUERY_TERMS, Built, generated_lines, queries, word
+from farrank_bench.large_collection import (
+    QUERY_RANKS,
+    QUERY_TERMS,
+    IndexFigures,
+    generated_lines,
+    queries,
+    word,
+)
 from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.stages import FirstStages
 from support.memory_first_stage import MemoryFirstStage
@@ -61,7 +68,7 @@ def test_bytes_are_counted_by_part(tmp_path: Path) -> None:
     (tmp_path / "tokens" / "key").mkdir(parents=True)
     (tmp_path / "_0.fdt").write_bytes(b"x" * 30)
     (tmp_path / "tokens" / "key" / "ids.u16").write_bytes(b"x" * 8)
-    built = Built(tmp_path, documents=2, characters=100, seconds=4.0, cpu_s=6.0, peak_mib=1.0)
+    built = IndexFigures(tmp_path, documents=2, characters=100, seconds=4.0, cpu_s=6.0, peak_mib=1.0)
     rows = {row.what: row.measured for row in built.rows()}
     assert rows["bytes per document: Lucene's index with its texts"] == "15"
     assert rows["bytes per document: tokens"] == "4"

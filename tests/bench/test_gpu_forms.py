@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_bench.gpu.speeds import speed_row
-from farrank_bench.offline import Alone
+from farrank_bench.offline import RuntimeAlone
 from farrank_bench.report import PartlyFailed, Row
-from farrank_bench.rounds import ContenderFailed, Rounds, Scored, measure_rounds, whole
+from farrank_bench.rounds import ContenderFailed, PassResult, Rounds, measure_rounds, whole
 from farrank_exporters.parity import batches_in_order
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
@@ -85,13 +85,13 @@ class Recorded:
 
 def test_the_next_batch_is_begun_before_the_last_is_waited_for() -> None:
     runtime = Recording(room=8)
-    scored = Alone(runtime, [input_of(10)] * 20, 1, padded=False).score()
+    scored = RuntimeAlone(runtime, [input_of(10)] * 20, 1, padded=False).score()
     assert runtime.asked == ["begin 8", "begin 8", "wait 8", "begin 4", "wait 8", "wait 4"]
     assert scored.count == 20
 
 
 def test_what_does_not_fit_is_halved_and_said() -> None:
-    form = Alone(Recording(room=2), [input_of(10)] * 6, 2, padded=True)
+    form = RuntimeAlone(Recording(room=2), [input_of(10)] * 6, 2, padded=True)
     assert form.score().count == 12
     assert form.max_tokens == 20
     row = speed_row("padded", form, Rounds({"padded": [3.0]}))
@@ -100,8 +100,8 @@ def test_what_does_not_fit_is_halved_and_said() -> None:
 
 def test_one_input_that_does_not_fit_fails_the_form_alone() -> None:
     forms = {
-        "packed": Alone(Recording(room=0), [input_of(10)], 1, padded=False),
-        "padded": Alone(Recording(room=1), [input_of(10)], 1, padded=True),
+        "packed": RuntimeAlone(Recording(room=0), [input_of(10)], 1, padded=False),
+        "padded": RuntimeAlone(Recording(room=1), [input_of(10)], 1, padded=True),
     }
     with pytest.raises(ContenderFailed, match="one input alone does not fit: 1 inputs"):
         forms["packed"].score()
@@ -123,7 +123,7 @@ def test_a_section_whose_time_is_over_ends_with_all_its_forms() -> None:
             raise TimeoutError("not done after 900 s")
 
     runtime = Recording(room=1)
-    form = Alone(runtime, [input_of(1)], 9, check_time=check_time)
+    form = RuntimeAlone(runtime, [input_of(1)], 9, check_time=check_time)
     with pytest.raises(TimeoutError, match="not done after 900 s"):
         measure_rounds({"packed": form.score}, 1)
     assert runtime.asked == ["begin 1", "wait 1"] * 2
@@ -134,8 +134,8 @@ def test_any_other_error_names_itself() -> None:
         def encode(self, inputs: Sequence[EncoderInput]) -> Recorded:
             raise RuntimeError("no kernel image")
 
-    def score() -> Scored:
-        return Alone(Broken(room=1), [input_of(1)], 1, padded=False).score()
+    def score() -> PassResult:
+        return RuntimeAlone(Broken(room=1), [input_of(1)], 1, padded=False).score()
 
     with pytest.raises(ContenderFailed, match="RuntimeError: no kernel image"):
         score()

@@ -3,9 +3,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from farrank_bench.beside_peers import ALONE, FARRANK, INFINITY, LOADED, least_tau, speed_rows, taus
+from farrank_bench.against_peers import ALONE, FARRANK, INFINITY, LOADED, least_tau, speed_rows, taus
 from farrank_bench.peers import PREDICT
-from farrank_bench.rounds import ContenderFailed, Scored, measure_rounds
+from farrank_bench.rounds import ContenderFailed, PassResult, measure_rounds
 
 
 @dataclass
@@ -16,10 +16,10 @@ class Timed:
     seconds: Iterator[float]
     order: list[str] = field(default_factory=list)
 
-    def __call__(self) -> Scored:
+    def __call__(self) -> PassResult:
         self.order.append(self.name)
         for took in self.seconds:
-            return Scored(took, 12, ((1.0, 2.0),))
+            return PassResult(took, 12, ((1.0, 2.0),))
         raise ContenderFailed(f"{self.name} ended")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from farrank_bench.gpu.bench import Bench
 from farrank_bench.gpu.flops import encoder_flops
 from farrank_bench.gpu.inputs import LONG_QUERY, full_texts, leading_tokens, mixed_texts, real_tokens
-from farrank_bench.offline import Alone, Request, longest_first
+from farrank_bench.offline import Request, RuntimeAlone, longest_first
 from farrank_bench.report import Row, at_least
 from farrank_bench.rounds import Rounds, measure_rounds, whole
 from farrank_rankers.ranker import Ranker
@@ -106,19 +106,19 @@ def in_turns(
     bench: Bench, ranker: Ranker, inputs: Sequence[EncoderInput], names: Sequence[str]
 ) -> tuple[list[Row], Rounds]:
     """Let forms encode the same inputs in turns. Returns the rows of their speeds, and the rounds."""
-    forms: dict[str, Alone] = {}
+    forms: dict[str, RuntimeAlone] = {}
     for name in names:
         packing, compiled, is_sorted = FORMS[name]
         runtime, _ = bench.open(ranker, packing, compile=compiled)
         ordered = longest_first(inputs) if is_sorted else inputs
-        forms[name] = Alone(
+        forms[name] = RuntimeAlone(
             runtime, ordered, bench.extent.passes, padded=packing == "padded", check_time=bench.check_time
         )
     found = measure_rounds({name: form.score for name, form in forms.items()}, bench.extent.repeats)
     return [speed_row(name, form, found) for name, form in forms.items()], found
 
 
-def speed_row(name: str, form: Alone, found: Rounds) -> Row:
+def speed_row(name: str, form: RuntimeAlone, found: Rounds) -> Row:
     """Report a form's speed, or why there is none."""
     what = f"pairs/s, {name}"
     return found.speed_row(

@@ -28,7 +28,7 @@ from farrank_bench.scaling.callers import Callers, callers
 from farrank_bench.scaling.calls import MEAN_TOKENS, MIN_TOKENS, WORD, call_of, calls_of_many_lengths
 from farrank_bench.scaling.load import (
     Latency,
-    Loaded,
+    LoadResult,
     closed_load,
     cpu_while,
     in_turns,
@@ -94,16 +94,16 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WayFigures:
     """The measured loads and latencies, by way and number of replicas."""
 
-    closed: dict[tuple[str, int], list[Loaded]]
+    closed: dict[tuple[str, int], list[LoadResult]]
     latencies: dict[tuple[str, int], list[Latency]]
 
 
-def measure_ways(ways: Mapping[str, Way], plan: Plan, senders: Callers) -> Found:
+def measure_ways(ways: Mapping[str, Way], plan: Plan, senders: Callers) -> WayFigures:
     """Measure all ways in turns, for one number of replicas after the other."""
-    found = Found({}, {})
+    found = WayFigures({}, {})
     for count in plan.counts:
         with ExitStack() as stack:
             addresses = {name: stack.enter_context(way(count)) for name, way in ways.items()}
@@ -126,7 +126,7 @@ def measure_ways(ways: Mapping[str, Way], plan: Plan, senders: Callers) -> Found
     return found
 
 
-def rows_of(found: Found, plan: Plan) -> list[Row]:
+def rows_of(found: WayFigures, plan: Plan) -> list[Row]:
     """Report calls per second, their share of linear scaling, the machine's cores in use, and latencies."""
     rows = []
     for (name, count), loads in found.closed.items():
@@ -204,7 +204,7 @@ def hops(plan: Plan) -> list[Row]:
         clients = {name: stack.enter_context(Client(each)) for name, each in addresses.items()}
         waits = in_turns(clients, TEXTS, HOP_ROUNDS, HOP_CALLS)
         idle = asyncio.run(cpu_while(IDLE_S))
-        loads: dict[str, list[Loaded]] = {name: [] for name in addresses}
+        loads: dict[str, list[LoadResult]] = {name: [] for name in addresses}
         for _, (name, address) in itertools.product(range(plan.rounds), addresses.items()):
             calls = itertools.repeat(call_of(MIN_TOKENS))
             loads[name].append(closed_load(address, HOP_CALLERS, WARM_UP_S, plan.seconds, calls))

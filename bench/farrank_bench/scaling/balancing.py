@@ -15,7 +15,7 @@ from statistics import median
 from farrank_bench.report import Row, below, spread
 from farrank_bench.scaling.callers import Callers, Options
 from farrank_bench.scaling.calls import EVEN, MIXED, Sizes
-from farrank_bench.scaling.load import Latency, Loaded, latency, open_load
+from farrank_bench.scaling.load import Latency, LoadResult, latency, open_load
 from farrank_bench.scaling.ways import CLIENT, ENVOY, envoy_before, replicas
 from farrank_client.calls import SERVICE
 
@@ -68,7 +68,7 @@ def balancing(
     """
     sizes = KINDS[kind]
     rate_per_s = share * REPLICAS / mean_s
-    found: dict[str, list[tuple[Loaded, Latency]]] = {}
+    found: dict[str, list[tuple[LoadResult, Latency]]] = {}
     with ExitStack() as stack:
         token_s = mean_s / sizes.mean_tokens
         servers = stack.enter_context(replicas(REPLICAS, token_s, sizes.batch_documents))
@@ -114,7 +114,7 @@ def balancing(
     return rows(kind, found)
 
 
-def rows(kind: str, found: Mapping[str, Sequence[tuple[Loaded, Latency]]]) -> list[Row]:
+def rows(kind: str, found: Mapping[str, Sequence[tuple[LoadResult, Latency]]]) -> list[Row]:
     """Report p50 and p99 of each way, and its p99 over that of one queue with the same arrivals."""
     written = []
     for name, measured in found.items():

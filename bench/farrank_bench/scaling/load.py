@@ -33,7 +33,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadResult:
     """A period of load: the samples of its calls, its length, and the busy cores."""
 
     samples: Sequence[Sample]
@@ -84,7 +84,7 @@ def cpu_now_s() -> tuple[float, float]:
 
 def closed_load(
     address: str, callers: int, warm_up_s: float, seconds: float, calls: Iterator[Call]
-) -> Loaded:
+) -> LoadResult:
     """Let each caller send one call after the other. Calls that end after the warm-up count.
 
     Raises: ContenderFailed if a call gets no answer, or the answer to another call.
@@ -107,7 +107,7 @@ def closed_load(
     asyncio.run(load())
     check(samples)
     counted = [each for each in samples if warm_up_s <= each.done_s < warm_up_s + seconds]
-    return Loaded(counted, seconds, busy[0])
+    return LoadResult(counted, seconds, busy[0])
 
 
 def open_load(
@@ -120,7 +120,7 @@ def open_load(
     *,
     sizes: Sizes = EVEN,
     options: Options = (),
-) -> Loaded:
+) -> LoadResult:
     """Send calls as independent callers do. Returns the samples of all calls, including the warm-up's.
 
     Raises: ContenderFailed if a call gets no answer, or the answer to another call.
@@ -129,7 +129,7 @@ def open_load(
     busy = asyncio.run(cpu_while(seconds, warm_up_s))
     samples = callers.samples()
     check(samples)
-    return Loaded(samples, seconds, busy)
+    return LoadResult(samples, seconds, busy)
 
 
 async def _connect(client: AsyncClient) -> None:
@@ -151,7 +151,7 @@ async def cpu_while(seconds: float, after_s: float = 0.0) -> Busy:
 
 
 def latency(
-    loaded: Loaded, replicas: int, rate_per_s: float, warm_up_s: float, seed: int, token_s: float
+    loaded: LoadResult, replicas: int, rate_per_s: float, warm_up_s: float, seed: int, token_s: float
 ) -> Latency:
     """Compare the latency of an open load with one queue for as many servers as there are replicas.
 
@@ -164,7 +164,7 @@ def latency(
     counted = [place for place, sample in enumerate(samples) if sample.due_s >= warm_up_s]
     measured = [samples[place].latency_s for place in counted]
     at_best = [waited_s[place] + services_s[place] for place in counted]
-    beside = [
+    outside_s = [
         samples[place].latency_s - services_s[place] - samples[place].stages_s["queue"] for place in counted
     ]
     simulated = long_run_s(rate_per_s, services_s, replicas, SIMULATED_CALLS, seed)
@@ -173,7 +173,7 @@ def latency(
         1e3 * percentile(measured, 0.99),
         1e3 * percentile(at_best, 0.99),
         1e3 * percentile(simulated, 0.99),
-        1e3 * percentile(beside, 0.5),
+        1e3 * percentile(outside_s, 0.5),
         len(counted),
     )
 

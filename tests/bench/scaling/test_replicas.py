@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from farrank_bench.rounds import ContenderFailed
 from farrank_bench.scaling import loopback, ways
-from farrank_bench.scaling.__main__ import Found, Plan, measure_ways, rows_of
+from farrank_bench.scaling.__main__ import Plan, WayFigures, measure_ways, rows_of
 from farrank_bench.scaling.balancing import rows
 from farrank_bench.scaling.callers import Callers, callers
 from farrank_bench.scaling.calls import (
@@ -28,7 +28,7 @@ from farrank_bench.scaling.calls import (
 from farrank_bench.scaling.load import (
     Busy,
     Latency,
-    Loaded,
+    LoadResult,
     closed_load,
     cpu_now_s,
     latency,
@@ -101,8 +101,8 @@ def test_processes_send_calls_together(addresses: Sequence[str], senders: Caller
 
 
 def test_a_ways_p99_is_compared_with_one_queues() -> None:
-    def measured(p99: float) -> tuple[Loaded, Latency]:
-        return Loaded([], 1.0, Busy(0.5, 1.0)), Latency(100, p99, 200, 210, 3, 1000)
+    def measured(p99: float) -> tuple[LoadResult, Latency]:
+        return LoadResult([], 1.0, Busy(0.5, 1.0)), Latency(100, p99, 200, 210, 3, 1000)
 
     written = {
         row.what: row
@@ -171,14 +171,14 @@ def test_latency_counts_from_due_times_and_is_compared_with_one_queue(
         Sample(0.0, 0.0, 1.0 + place // 2, OK, "", {"inference": 9.0, "queue": 0.0}, {"tokens": 500})
         for place in range(10)
     ]
-    at_once = latency(Loaded(samples, 5.0, Busy(0, 0)), 2, 0.5, 0.0, seed=1, token_s=0.002)
+    at_once = latency(LoadResult(samples, 5.0, Busy(0, 0)), 2, 0.5, 0.0, seed=1, token_s=0.002)
     assert (at_once.p99, at_once.p99_same_arrivals) == (5000, 5000)
 
 
 def test_linear_is_a_multiple_of_one_replica_in_the_same_round() -> None:
-    def loaded(per_s: float) -> Loaded:
+    def loaded(per_s: float) -> LoadResult:
         samples = [Sample(0, 0, each / per_s, OK, "", {"inference": 0.5 / per_s}) for each in range(101)]
-        return Loaded(samples, 101 / per_s, Busy(0.25, 0.5))
+        return LoadResult(samples, 101 / per_s, Busy(0.25, 0.5))
 
     closed = {
         (ways.CLIENT, 1): [loaded(10), loaded(20), loaded(10)],
@@ -186,7 +186,7 @@ def test_linear_is_a_multiple_of_one_replica_in_the_same_round() -> None:
         (ways.RAY, 1): [loaded(10)] * 3,
         (ways.RAY, 8): [loaded(40)] * 3,
     }
-    rows = {row.what: row for row in rows_of(Found(closed, {}), PLAN)}
+    rows = {row.what: row for row in rows_of(WayFigures(closed, {}), PLAN)}
     linear = rows["client, 8 replicas: of linear"]
     assert (linear.measured, linear.aim, linear.reached) == ("0.980 (0.800 to 1.000)", "at least 0.95", True)
     assert rows["Ray, 8 replicas: of linear"].reached is None

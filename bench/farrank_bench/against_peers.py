@@ -11,7 +11,7 @@ import numpy as np
 
 from farrank_bench.corpus_calls import encoder_inputs, make_calls
 from farrank_bench.exporting import CrossEncoder
-from farrank_bench.offline import Alone, longest_first
+from farrank_bench.offline import RuntimeAlone, longest_first
 from farrank_bench.peers import (
     PREDICT,
     VERSION,
@@ -46,7 +46,7 @@ SAME_IN_FP32 = 0.99
 SAMPLED_CALLS = 4
 
 
-def beside_peers(
+def against_peers(
     made: CrossEncoder,
     exported: Sequence[Row],
     size: tuple[int, int],
@@ -79,7 +79,7 @@ def beside_peers(
         runs = alone.capabilities()
         if (runs.runtime, runs.precision) != (served.runtime, served.precision):
             raise AssertionError(f"the server runs {served.runtime} {served.precision}, and alone {runs}")
-        contenders[ALONE] = Alone(alone, longest_first(inputs)).score
+        contenders[ALONE] = RuntimeAlone(alone, longest_first(inputs)).score
         contenders[PREDICT] = stack.enter_context(predicting(made.transformers, calls, threads))
         try:
             command = infinity_command(cache)
