@@ -194,7 +194,7 @@ def _answers(client: Client) -> bool:
 
 
 class Load:
-    """Callers that call one address until they are told to end. Each returns the number of its answers."""
+    """Callers that call one address until they are stopped. Each returns the number of its answers."""
 
     def __init__(self, stack: ExitStack, address: str, callers: int) -> None:
         self.answers, self._ending = 0, threading.Event()

@@ -1,4 +1,4 @@
-"""A search process whose heap stays full is told, killed and replaced, one with a search too large is not."""
+"""A search process whose heap stays full is reported, killed and replaced; one with a large search is not."""
 
 import asyncio
 import logging

@@ -27,7 +27,7 @@ function documentOf(text, chunks, others = {}) {
   return { index: 0, name: "d", text, length, read: length, charactersCut: 0, tokensCut: 0, chunks, deciding: 0, ...others };
 }
 
-test("every code point has its place in UTF-16, whichever places are asked for", () => {
+test("every code point has its offset in UTF-16, whichever offsets are requested", () => {
   const points = Array.from(TRICKY);
   assert.equal(codePoints(TRICKY), points.length);
   const places = Array.from({ length: points.length + 1 }, (_, place) => place);
@@ -36,7 +36,7 @@ test("every code point has its place in UTF-16, whichever places are asked for",
   for (const place of places) assert.equal(unitsAt(TRICKY, [place])(place), unit(place));
 });
 
-test("a place beyond the end is the end, and one that was not asked for is no guess", () => {
+test("an offset beyond the end is the end, and one that was not requested is an error", () => {
   assert.equal(unitsAt("abc", [7])(7), 3);
   assert.equal(unitsAt("🙂", [7])(7), 2);
   assert.throws(() => unitsAt("🙂🙂", [0])(1), RangeError);
@@ -69,7 +69,7 @@ const ANSWER = {
   index: "things",
 };
 
-test("an answer is read with 64-bit numbers as texts and what is 0 left out", () => {
+test("an answer is read with 64-bit numbers as strings and without zeros", () => {
   const answer = readAnswer(ANSWER);
   const [best, next, empty] = answer.documents;
   assert.deepEqual([best.rank, best.firstRank, next.index, next.firstRank], [1, 2, 0, 1]);
@@ -81,14 +81,14 @@ test("an answer is read with 64-bit numbers as texts and what is 0 left out", ()
   assert.equal(answer.ranker.version, "");
 });
 
-test("what a server sends that knows less can still be shown", () => {
+test("answers of older and newer servers can still be shown", () => {
   const { documents, evidence } = readAnswer({ results: [{ id: "x", decidingPassage: chunk(0, 4, 1, "EVIDENCE_NEWER"), charactersCut: "6" }] });
   assert.deepEqual([documents[0].length, documents[0].read, documents[0].chunks.length], [10, 4, 1]);
   assert.equal(evidence, "none");
   assert.deepEqual(readAnswer({}).documents, []);
 });
 
-test("one's own documents bring names and texts, and no first stage", () => {
+test("a user's own documents have names and texts, and no first stage", () => {
   const answer = readAnswer({ results: [{ id: "1", index: 1, chunks: [chunk(0, 1, 1)] }] }, [{}, { name: "Rhine", text: "🙂" }]);
   assert.deepEqual([answer.documents[0].name, answer.documents[0].length], ["Rhine", 1]);
   assert.ok(!answer.stages.some((stage) => stage.name === "first stage"));
@@ -108,7 +108,7 @@ test("an empty document has an empty strip", () => {
   assert.deepEqual(strip(documentOf("", []), [0, 0]), { chunks: [], tail: null });
 });
 
-test("steps rise with the score, and never leave their scale", () => {
+test("steps rise with the score, and stay within their scale", () => {
   const steps = Array.from({ length: 101 }, (_, place) => stepOf(place / 100, [0, 1]));
   assert.deepEqual([...new Set(steps)], [0, 1, 2, 3, 4, 5]);
   assert.deepEqual([stepOf(-5, [0, 1]), stepOf(5, [0, 1])], [0, STEPS - 1]);
@@ -122,7 +122,7 @@ test("scores share a range, attention has one for each document, losses begin at
   assert.deepEqual(ranges("leave-one-out", documents)(documents[1]), [0, 0.5]);
 });
 
-test("a part that is narrow is worth enlarging", () => {
+test("a narrow part is enlarged", () => {
   assert.ok(deservesEnlarging({ charactersCut: 90, read: 10, length: 100 }));
   assert.ok(!deservesEnlarging({ charactersCut: 10, read: 90, length: 100 }));
   assert.ok(!deservesEnlarging({ charactersCut: 0, read: 100, length: 100 }));
@@ -183,7 +183,7 @@ test("moves and overlap", () => {
   assert.deepEqual(overlap([1], [1]), { shared: 1, of: 1 });
 });
 
-test("answers are compared over the documents that both hold", () => {
+test("answers are compared over the documents that both contain", () => {
   const of = (...scores) => ({ documents: scores.map(([index, value]) => ({ index, score: value })) });
   const one = of([0, 3], [1, 2], [2, 1]);
   assert.equal(compare(one, of([2, 9], [1, 8], [0, 7])).tau, -1);
@@ -199,7 +199,7 @@ test("lines lead from a document's row to its row", () => {
   assert.equal(second.move, -1);
 });
 
-test("the address says what is asked, and reads back as that", () => {
+test("the address contains the query and its options, and restores them", () => {
   const asked = { query: "a&b=<c> 🙂", source: "index", index: "docs", k: 30, a: "maxp", b: "both", scale: "sigmoid", document: 0, chunk: 3 };
   assert.deepEqual(readAddress(writeAddress(asked)), asked);
   assert.equal(writeAddress(NOTHING_ASKED), "");
@@ -228,7 +228,7 @@ test("ids stay unique", () => {
   assert.deepEqual(withDocuments([one], [one, one]).map(({ id, name }) => [id, name]), [["a", "A"], ["a (2)", "A (2)"], ["a (3)", "A (3)"]]);
 });
 
-test("what is asked becomes the request of a method", () => {
+test("a search becomes the request of a method", () => {
   const asked = { ...NOTHING_ASKED, query: "q", k: 5, index: "docs" };
   assert.deepEqual(requestOf(asked, "maxp", []), {
     method: "SearchAndRerank",
@@ -239,7 +239,7 @@ test("what is asked becomes the request of a method", () => {
   assert.deepEqual(own, { method: "Rerank", request: { query: "q", documents: [{ id: "a", text: "t" }], options: { returnChunkScores: true } } });
 });
 
-test("snippets quote what is in them", () => {
+test("snippets quote their content", () => {
   const documents = [{ id: "it's", name: "", text: 'say "hi"\\ 🙂\n' }];
   const asked = { ...NOTHING_ASKED, query: 'what\'s "it"?', source: "own" };
   const { method, request } = requestOf(asked, "maxp", documents);
