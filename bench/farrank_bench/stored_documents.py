@@ -26,7 +26,7 @@ from farrank_demo.questions import load_questions
 from farrank_indexes.index_manifest import IndexManifest
 from farrank_indexes.index_stores import IndexStores
 from farrank_indexes.pydoc_corpus import read_pydoc
-from farrank_indexes.token_store import TokensOf
+from farrank_indexes.token_store import TokenStoreBuilder
 from farrank_rankers.reader import Reader
 from farrank_server.config.schema import LimitsConfig, RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speed
@@ -64,7 +64,7 @@ def texts_of(reader: Reader, count: int, tokens: int) -> list[str]:
 
 def stored(folder: Path, ranker: LoadedRanker, texts: Sequence[str]) -> tuple[Document, ...]:
     """Store the texts' tokens. Returns the documents without their texts, as the first stage does."""
-    store = TokensOf(ranker.reader.tokenizer)
+    store = TokenStoreBuilder(ranker.reader.tokenizer)
     writer = store.open(folder, 0, None)
     writer.add(texts)
     writer.finish("bench")

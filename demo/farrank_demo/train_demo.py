@@ -36,7 +36,7 @@ from farrank_demo.questions import (
 )
 from farrank_exporters.export import export_ranker
 from farrank_exporters.texts import divide, python_documentation
-from farrank_indexes.document import Document
+from farrank_indexes.document import IndexDocument
 from farrank_indexes.index_builder import build_index
 from farrank_indexes.pydoc_corpus import read_pydoc
 from farrank_rankers.chunking import Chunking
@@ -144,7 +144,7 @@ def _write_data(course: Course, documents: Mapping[str, str], files: PairFiles) 
     pairs = make_pairs(documents, course.per_document)
     write_texts(pairs, files)
     index = files.folder / "index"
-    build_index((Document(*each) for each in pairs.documents.items()), index, overwrite=True)
+    build_index((IndexDocument(*each) for each in pairs.documents.items()), index, overwrite=True)
     progress = Progress("queries searched for", len(pairs.qrels))
     depth = max(lesson.config.negatives_from for lesson in course.lessons)
     write_candidates(pairs, index, files, depth, progress)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from farrank_first_stage.config import IndexConfig
-from farrank_first_stage.kinds import Configured, Kind, Surroundings
+from farrank_first_stage.kinds import CheckContext, Kind, StageContext
 from farrank_first_stage.lucene_stage import LuceneStage, check_lucene
-from farrank_settings.checked import Checked, at_least, between
+from farrank_settings.checked import CheckedConfig, at_least, between
 
 
 @dataclass(frozen=True, slots=True)
-class Rm3Config(Checked):
+class Rm3Config(CheckedConfig):
     """Pseudo-relevance feedback with a relevance model (Abdul-Jaleel et al., TREC 2004)."""
 
     feedback_terms: int = at_least(1, 10)
@@ -64,22 +64,22 @@ def _ranking(config: Bm25Config) -> str:
 class Bm25Stage(LuceneStage):
     """The index of one `Bm25Config`."""
 
-    def __init__(self, config: Bm25Config, around: Surroundings) -> None:
+    def __init__(self, config: Bm25Config, context: StageContext) -> None:
         ranks: dict[str, Any] = {"by": "bm25", "k1": config.k1, "b": config.b}
         ranks["rm3"] = None if config.rm3 is None else asdict(config.rm3)
-        super().__init__(around, config.kind, config.path, ranks, _ranking(config))
+        super().__init__(context, config.kind, config.path, ranks, _ranking(config))
 
 
 class Doc2QueryStage(LuceneStage):
     """The index of one `Doc2QueryConfig`."""
 
-    def __init__(self, config: Doc2QueryConfig, around: Surroundings) -> None:
+    def __init__(self, config: Doc2QueryConfig, context: StageContext) -> None:
         ranks = {"by": "expanded", "k1": config.k1, "b": config.b}
         ranking = f"doc2query+bm25(k1={config.k1:g},b={config.b:g})"
-        super().__init__(around, config.kind, config.path, ranks, ranking)
+        super().__init__(context, config.kind, config.path, ranks, ranking)
 
 
-def _check(key: str, config: Bm25Config | Doc2QueryConfig, configured: Configured) -> Iterable[str]:
+def _check(key: str, config: Bm25Config | Doc2QueryConfig, context: CheckContext) -> Iterable[str]:
     return check_lucene(key, config.path)
 
 

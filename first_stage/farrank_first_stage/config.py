@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from farrank_settings.checked import Checked, above_0, at_least
+from farrank_settings.checked import CheckedConfig, above_0, at_least
 
 DEFAULT_KIND = "bm25"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexConfig(Checked):
+class IndexConfig(CheckedConfig):
     """The options that every kind of index has; each kind adds its own in another frozen dataclass.
 
     Fields may have the types that `farrank_settings.sources` reads; `farrank_settings.checked`
@@ -21,7 +21,7 @@ class IndexConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class FirstStageConfig(Checked):
+class FirstStageConfig(CheckedConfig):
     """The sources of candidates for calls without documents: indexes by name, with the options of their kind.
 
     `default_k` is the number of candidates to rerank if the caller gives none; None means 20 on a CPU, which

@@ -8,7 +8,7 @@ from typing import Any
 
 from farrank_calls.fairness.fair_order import Account
 from farrank_first_stage.config import IndexConfig
-from farrank_first_stage.kinds import Configured, Kind, QueryEncoder, Surroundings
+from farrank_first_stage.kinds import CheckContext, Kind, QueryEncoder, StageContext
 from farrank_first_stage.lucene_stage import LuceneStage, check_lucene
 from farrank_indexes.index_manifest import read_manifest
 from farrank_lucene.lucene_fields import NO_VECTORS, VECTORS
@@ -40,13 +40,13 @@ class DenseConfig(IndexConfig):
 class DenseStage(LuceneStage):
     """The index of one `DenseConfig`."""
 
-    def __init__(self, config: DenseConfig, around: Surroundings) -> None:
+    def __init__(self, config: DenseConfig, context: StageContext) -> None:
         ranks = {"by": "dense", "ef_search": config.ef_search, "exact_below": config.exact_below}
         parameters = f"encoder={config.encoder},ef={config.ef_search},exact_below={config.exact_below}"
-        super().__init__(around, config.kind, config.path, ranks, f"dense({parameters})")
-        # Keep only the parts that are needed: `around` leads to all stages, which would form a reference
+        super().__init__(context, config.kind, config.path, ranks, f"dense({parameters})")
+        # Keep only the parts that are needed: `context` leads to all stages, which would form a reference
         # cycle.
-        self._config, self._encoder_named = config, around.encoder
+        self._config, self._encoder_named = config, context.encoder
         self._encoder: QueryEncoder | None = None
 
     async def start(self) -> None:
@@ -80,13 +80,13 @@ class DenseStage(LuceneStage):
         return {"vector": (await self._encoder.encode(query, timeout_s, account)).tolist()}
 
 
-def _check(key: str, config: DenseConfig, configured: Configured) -> Iterator[str]:
+def _check(key: str, config: DenseConfig, context: CheckContext) -> Iterator[str]:
     yield from check_lucene(key, config.path)
     if any(config.path.glob("segments_*")) and not any((config.path / VECTORS).glob("segments_*")):
         yield f"{key}.path: {config.path}: {NO_VECTORS}"
     # A member of an ensemble is named NAME/MEMBER.
-    if configured.rankers is not None and config.encoder.partition("/")[0] not in configured.rankers:
-        known = ", ".join(configured.rankers)
+    if context.rankers is not None and config.encoder.partition("/")[0] not in context.rankers:
+        known = ", ".join(context.rankers)
         yield f"{key}.encoder: no ranker {config.encoder!r} is configured; known are: {known}"
 
 

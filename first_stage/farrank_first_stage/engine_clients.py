@@ -32,7 +32,7 @@ class EngineError(Exception):
     """The engine gave no usable answer."""
 
 
-class Refused(EngineError):
+class EngineRefused(EngineError):
     """The engine answered with an HTTP error status; `error` is the answer's content, mostly a JSON tree."""
 
     def __init__(self, status: int, error: object) -> None:
@@ -52,7 +52,7 @@ class Refused(EngineError):
         return "; ".join(reasons)[:300] if reasons else _one_line(self.said)
 
 
-class Unreachable(EngineError):
+class EngineUnreachable(EngineError):
     """No connection, a broken connection, an incomplete answer, or one that is not from a search engine.
 
     `lasting` means that a retry would fail in the same way: a wrong certificate, another product.
@@ -63,7 +63,7 @@ class Unreachable(EngineError):
         self.lasting = lasting
 
 
-class Silent(EngineError):
+class EngineTimeout(EngineError):
     """A host sent nothing within its time limit."""
 
     def __init__(self, access: Access) -> None:
@@ -79,7 +79,7 @@ class EngineClient(Protocol):
         """Send a request to one of the hosts; return its answer, read from JSON.
 
         If the caller is cancelled, its connection is closed, and the engine then ends the search.
-        Raises: Refused, Unreachable, Silent.
+        Raises: EngineRefused, EngineUnreachable, EngineTimeout.
         """
         ...
 
@@ -120,14 +120,14 @@ class OpenSearchClient:
             ask: Callable[..., Any] = self._client.transport.perform_request
             return await ask(method, path, params=dict(params), body=body)
         except errors.ConnectionTimeout:
-            raise Silent(self._access) from None
+            raise EngineTimeout(self._access) from None
         except errors.ConnectionError as error:
             lasting = isinstance(error.info, (ssl.SSLError, _certificate_errors()))
-            raise Unreachable(_one_line(error.error), lasting=lasting) from None
+            raise EngineUnreachable(_one_line(error.error), lasting=lasting) from None
         except errors.SerializationError as error:
-            raise Unreachable(f"its answer is no JSON: {_one_line(error)}") from None
+            raise EngineUnreachable(f"its answer is no JSON: {_one_line(error)}") from None
         except errors.TransportError as error:
-            raise Refused(int(error.status_code), _error_in(error.info)) from None
+            raise EngineRefused(int(error.status_code), _error_in(error.info)) from None
 
     async def close(self) -> None:
         """As `EngineClient`."""
@@ -170,17 +170,17 @@ class ElasticsearchClient:
                 method, path, params=params, headers=headers, body=body
             )
         except transport.ConnectionTimeout:
-            raise Silent(self._access) from None
+            raise EngineTimeout(self._access) from None
         except transport.ConnectionError as error:
             lasting = isinstance(error, transport.TlsError)
             # The whole text lacks the reason once the library has looked for other hosts.
-            raise Unreachable(_one_line(error.message), lasting=lasting) from None
+            raise EngineUnreachable(_one_line(error.message), lasting=lasting) from None
         except transport.SerializationError as error:
-            raise Unreachable(f"its answer is no JSON: {_one_line(error)}") from None
+            raise EngineUnreachable(f"its answer is no JSON: {_one_line(error)}") from None
         except self._errors.UnsupportedProductError:
-            raise Unreachable("it is no Elasticsearch", lasting=True) from None
+            raise EngineUnreachable("it is no Elasticsearch", lasting=True) from None
         except self._errors.ApiError as error:
-            raise Refused(error.meta.status, _error_in(error.body)) from None
+            raise EngineRefused(error.meta.status, _error_in(error.body)) from None
         return answer.body
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from farrank_calls.errors import (
     Unavailable,
 )
 from farrank_first_stage import Candidate
-from farrank_first_stage.engine_clients import EngineError, Refused, texts_in
+from farrank_first_stage.engine_clients import EngineError, EngineRefused, texts_in
 from farrank_rankers.json_values import bounded_text, loads
 from farrank_settings.errors import ConfigError
 
@@ -136,7 +136,7 @@ def error_of(failure: EngineError) -> FarrankError:
 
     A 400 counts as the query's fault: the rest of the body was tried at the start.
     """
-    if not isinstance(failure, Refused):
+    if not isinstance(failure, EngineRefused):
         return down(str(failure))
     told = failure.said.lower()
     if any(each in told for each in _TOO_LATE):

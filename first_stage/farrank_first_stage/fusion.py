@@ -10,7 +10,7 @@ from farrank_calls.errors import Gone
 from farrank_calls.fairness.fair_order import NOBODY, Account
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.config import IndexConfig
-from farrank_first_stage.kinds import Configured, Kind, Surroundings
+from farrank_first_stage.kinds import CheckContext, Kind, StageContext
 from farrank_indexes.stored_documents import DocumentStores
 from farrank_settings.checked import at_least
 from farrank_settings.errors import ConfigError
@@ -81,9 +81,9 @@ class FusionConfig(IndexConfig):
 class FusionStage(FirstStage):
     """The indexes of one `FusionConfig`. Documents with one doc_id count as one document."""
 
-    def __init__(self, config: FusionConfig, around: Surroundings) -> None:
-        self._config, self._name = config, around.name
-        self._stage: Callable[[str], FirstStage] | None = around.stage
+    def __init__(self, config: FusionConfig, context: StageContext) -> None:
+        self._config, self._name = config, context.name
+        self._stage: Callable[[str], FirstStage] | None = context.stage
         self._members: dict[str, FirstStage] = {}
 
     async def start(self) -> None:
@@ -295,23 +295,23 @@ def _ranking(config: FusionConfig) -> str:
     return f"{config.method}({','.join(named)},depth={config.depth})"
 
 
-def _check(key: str, config: FusionConfig, configured: Configured) -> Iterator[str]:
+def _check(key: str, config: FusionConfig, context: CheckContext) -> Iterator[str]:
     """Find unknown names, and fusions that contain themselves."""
     for name in config.of:
-        if name not in configured.indexes:
-            known = ", ".join(configured.indexes)
+        if name not in context.indexes:
+            known = ", ".join(context.indexes)
             yield f"{key}.of: there is no index {name!r}; known are: {known}"
-    if around := _way_back(config, configured):
-        yield f"{key}.of: a fusion cannot be of itself: {' of '.join(around)}"
+    if cycle := _cycle_through(config, context):
+        yield f"{key}.of: a fusion cannot be of itself: {' of '.join(cycle)}"
 
 
-def _way_back(config: FusionConfig, configured: Configured) -> list[str]:
+def _cycle_through(config: FusionConfig, context: CheckContext) -> list[str]:
     """Search the members of members for the fusion itself; return the path to it, or an empty list."""
     ways = [[name] for name in config.of]
     seen = set()
     while ways:
         way = ways.pop()
-        member = configured.indexes.get(way[-1])
+        member = context.indexes.get(way[-1])
         if member is config:
             return [way[-1], *way]
         if isinstance(member, FusionConfig) and way[-1] not in seen:

@@ -11,7 +11,7 @@ from farrank_calls.errors import InvalidArgument
 from farrank_calls.fairness.fair_order import Account
 from farrank_calls.fairness.reader_threads import ReaderThreads
 from farrank_first_stage.config import IndexConfig
-from farrank_first_stage.kinds import Configured, Kind, Surroundings
+from farrank_first_stage.kinds import CheckContext, Kind, StageContext
 from farrank_first_stage.lucene_stage import LuceneStage, check_lucene
 from farrank_settings.checked import must
 from farrank_settings.errors import ConfigError
@@ -130,10 +130,10 @@ class ImpactStage(LuceneStage):
     Queries are weighed on the stage's own thread, one after the other, in the fair order of their accounts.
     """
 
-    def __init__(self, config: ImpactConfig, around: Surroundings) -> None:
+    def __init__(self, config: ImpactConfig, context: StageContext) -> None:
         query = UNIT if config.query == UNIT else Path(config.query).name
-        super().__init__(around, config.kind, config.path, {"by": "impact"}, f"impact(query={query})")
-        self._config, self._key = config, around.key
+        super().__init__(context, config.kind, config.path, {"by": "impact"}, f"impact(query={query})")
+        self._config, self._key = config, context.key
         self._thread = ReaderThreads(1, QUANTUM_S)
         self._weights: UnitWeights | MaskedLanguageModel | None = None
 
@@ -192,7 +192,7 @@ def _model_folder(source: str) -> Path:
     return folder
 
 
-def _check(key: str, config: ImpactConfig, configured: Configured) -> Iterator[str]:
+def _check(key: str, config: ImpactConfig, context: CheckContext) -> Iterator[str]:
     from farrank_rankers.errors import RankerError
 
     yield from check_lucene(key, config.path)

@@ -59,7 +59,7 @@ async def no_encoders(ranker: str) -> QueryEncoder:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class StageContext:
     """The parts of the server that an index may need.
 
     `key` is the index's configuration key, for errors: `first_stage.indexes.NAME`. `stage` finds another
@@ -81,14 +81,14 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class CheckContext:
     """The rest of the configuration: all indexes, and the names of the rankers (None: without a server)."""
 
     indexes: Mapping[str, IndexConfig]
     rankers: Collection[str] | None = None
 
 
-def no_problems(key: str, config: Any, configured: Configured) -> Iterable[str]:
+def no_problems(key: str, config: Any, context: CheckContext) -> Iterable[str]:
     """Find no problem: for kinds that cannot be checked before their start."""
     return ()
 
@@ -103,8 +103,8 @@ class Kind:
     """
 
     options: type[IndexConfig]
-    open: Callable[[Any, Surroundings], FirstStage]
-    check: Callable[[str, Any, Configured], Iterable[str]] = no_problems
+    open: Callable[[Any, StageContext], FirstStage]
+    check: Callable[[str, Any, CheckContext], Iterable[str]] = no_problems
 
 
 def key_of(name: str) -> str:

@@ -22,7 +22,7 @@ from farrank_settings.errors import ConfigError
 _CHARACTERS_PER_TERM = 7
 
 
-class Found(NamedTuple):
+class Hits(NamedTuple):
     """Hits, best first.
 
     `texts` is empty if none were requested, `places` if the index has none.
@@ -77,22 +77,22 @@ class OpenIndex:
         """Whether a document has this field."""
         return java("index.FieldInfos").getMergedFieldInfos(self.reader).fieldInfo(field) is not None
 
-    def search(self, searcher: Any, query: Any, k: int, *, texts: bool) -> Found:
+    def search(self, searcher: Any, query: Any, k: int, *, texts: bool) -> Hits:
         """Return at most `k` hits, best first, equals by doc_id."""
         # True adds the scores to the hits.
         hits = list(read_hits(searcher.search(query, k, self._by_score, True)))
-        return Found(
+        return Hits(
             [hit.doc_id for hit in hits],
             [hit.score for hit in hits],
             [self._text(hit.number) for hit in hits] if texts else [],
             [hit.place for hit in hits] if self._has_places else [],
         )
 
-    def found(self, scores: Mapping[str, float], *, texts: bool) -> Found:
+    def found(self, scores: Mapping[str, float], *, texts: bool) -> Hits:
         """Make hits of documents that were found otherwise, in the order given."""
         held = self.find(list(scores))
         hits = {doc_id: score for doc_id, score in scores.items() if doc_id in held}
-        return Found(
+        return Hits(
             list(hits),
             list(hits.values()),
             [self._text(held[doc_id].number) for doc_id in hits] if texts else [],

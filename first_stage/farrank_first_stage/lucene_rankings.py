@@ -7,7 +7,7 @@ from typing import Any
 
 from farrank_first_stage.lucene_hits import read_hits
 from farrank_first_stage.lucene_index import (
-    Found,
+    Hits,
     OpenIndex,
     among,
     check_count,
@@ -49,11 +49,11 @@ class RankedIndex:
         """Describe the index's content."""
         return self._index.describe()
 
-    def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Found:
+    def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Hits:
         """Return at most `k` hits, best first, equals by doc_id."""
         return self._index.search(self._searcher, self.query_of(request), k, texts=texts)
 
-    def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
+    def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Hits:
         """Score these documents; documents without any match in the query are left out."""
         query = among(self.query_of(request), doc_ids)
         return self._index.search(self._searcher, query, len(doc_ids), texts=False)
@@ -158,7 +158,7 @@ class VectorIndex:
         """Describe the index's content, including its chunks."""
         return {**self._index.describe(), "chunks": self._chunks, "width": self._width}
 
-    def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Found:
+    def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Hits:
         """Return at most `k` hits, best first, equals by doc_id."""
         vector: list[float] = request["vector"]
         wanted = min(self._chunks, math.ceil(k * self._chunks / self._index.documents))
@@ -173,12 +173,12 @@ class VectorIndex:
             wanted = min(self._chunks, 2 * max(wanted, 1 if exact else ef))
         return self._index.found(best, texts=texts)
 
-    def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
+    def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Hits:
         """Score these documents; documents without a vector are left out."""
         asked = with_ids(doc_ids)
         chunks = int(self._searcher.count(asked))
         if not chunks:
-            return Found([], [], [], [])
+            return Hits([], [], [], [])
         best = self._best(among(self._scan(request["vector"]), doc_ids), chunks, len(doc_ids))
         return self._index.found(best, texts=False)
 

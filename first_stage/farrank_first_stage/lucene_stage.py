@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from farrank_calls.fairness.fair_order import NOBODY, Account
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
-from farrank_first_stage.kinds import Surroundings
+from farrank_first_stage.kinds import StageContext
 from farrank_lucene.jvm import child_environment
 from farrank_settings.errors import ConfigError
 
@@ -19,12 +19,12 @@ class LuceneStage(FirstStage):
     """One index in the search process. A kind adds its way to rank and its form of a query (`query_of`)."""
 
     def __init__(
-        self, around: Surroundings, kind: str, path: Path, ranks: Mapping[str, Any], ranking: str
+        self, context: StageContext, kind: str, path: Path, ranks: Mapping[str, Any], ranking: str
     ) -> None:
-        self._name, self._host, self._kind, self._ranking = around.name, around.lucene, kind, ranking
-        self._path, self._key = path, around.key
+        self._name, self._host, self._kind, self._ranking = context.name, context.lucene, kind, ranking
+        self._path, self._key = path, context.key
         self._stores: IndexStores | None = None
-        around.lucene.add(around.name, path, ranks)
+        context.lucene.add(context.name, path, ranks)
 
     async def start(self) -> None:
         """Open the data stored with the index; the host has opened the index itself.

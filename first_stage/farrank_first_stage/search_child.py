@@ -37,7 +37,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from farrank_calls.errors import Gone, without_words
-from farrank_first_stage.lucene_index import Found, OpenIndex
+from farrank_first_stage.lucene_index import Hits, OpenIndex
 from farrank_first_stage.lucene_rankings import ranked
 from farrank_lucene.frames import claim_pipes, pack, read_frame, write_frame
 from farrank_lucene.heap_watch import HeapWatch, java_heap
@@ -57,11 +57,11 @@ class SearchedIndex(Protocol):
         """Describe the index's content."""
         ...
 
-    def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Found:
+    def search(self, request: Mapping[str, Any], k: int, *, texts: bool) -> Hits:
         """Return at most `k` hits, best first, equals by doc_id."""
         ...
 
-    def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Found:
+    def score(self, request: Mapping[str, Any], doc_ids: Sequence[str]) -> Hits:
         """Score these documents; documents that a search would not find are left out."""
         ...
 

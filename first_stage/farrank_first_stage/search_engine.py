@@ -22,9 +22,9 @@ from farrank_first_stage.engine_clients import (
     ElasticsearchClient,
     EngineClient,
     EngineError,
+    EngineRefused,
+    EngineUnreachable,
     OpenSearchClient,
-    Refused,
-    Unreachable,
 )
 from farrank_first_stage.engine_messages import (
     QueryBody,
@@ -35,7 +35,7 @@ from farrank_first_stage.engine_messages import (
     ranking_in,
     text_of,
 )
-from farrank_first_stage.kinds import Configured, Kind, Surroundings
+from farrank_first_stage.kinds import CheckContext, Kind, StageContext
 from farrank_rankers.json_values import bounded_text
 from farrank_settings.checked import above_0, must
 from farrank_settings.errors import ConfigError
@@ -109,13 +109,13 @@ class SearchEngine(FirstStage):
     engine then ends the search.
     """
 
-    def __init__(self, product: Product, config: SearchEngineConfig, around: Surroundings) -> None:
+    def __init__(self, product: Product, config: SearchEngineConfig, context: StageContext) -> None:
         self._product = product
         self._config = config
-        self._key = around.key
-        self._name = around.name
-        self._start_timeout_s = around.config.start_timeout_s
-        self._connections = around.config.max_searches
+        self._key = context.key
+        self._name = context.name
+        self._start_timeout_s = context.config.start_timeout_s
+        self._connections = context.config.max_searches
         self._fields = _fields(config)
         self._path = "/" + quote(config.index, safe=",*-")
         self._body = _body(config)
@@ -236,14 +236,14 @@ class SearchEngine(FirstStage):
             documents = int(counted["count"])
             sources = [hit.get("_source", {}) for hit in sample["hits"]["hits"]]
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise Unreachable("it answers, but not as a search engine does", lasting=True) from None
+            raise EngineUnreachable("it answers, but not as a search engine does", lasting=True) from None
         if sources and not any(text_of(source, [self._config.text_field]) for source in sources):
             looked = f"none of {len(sources)} documents has a text of that name in its _source"
             raise ConfigError(f"{self._key}.text_field: {self._config.text_field!r}: {looked}")
         try:
             trial = self._body.filled(_TRIAL_QUERY, 1, self._config.host_timeout_s)
             await self._ask(client, trial, self._fields)
-        except Refused as failure:
+        except EngineRefused as failure:
             if failure.status != 400:
                 raise
             problem = f"the engine does not take it: {failure.reasons}"
@@ -263,22 +263,22 @@ class SearchEngine(FirstStage):
         try:
             settings = await client.request("GET", f"{self._path}/_settings", {"flat_settings": "true"})
             mappings = await client.request("GET", f"{self._path}/_mapping", {})
-        except Refused:
+        except EngineRefused:
             # Credentials that allow searching need not allow this.
             return "match"
         return ranking_in(settings, mappings, self._config.text_field)
 
     def _lasting_problem(self, failure: EngineError) -> str | None:
         """Name the wrong key if waiting would not help; otherwise return None."""
-        if isinstance(failure, Unreachable) and failure.lasting:
+        if isinstance(failure, EngineUnreachable) and failure.lasting:
             return f"hosts: {self._hosts}: {failure}"
         match failure:
-            case Refused(status=404):
+            case EngineRefused(status=404):
                 return f"index: there is no index {self._config.index!r} at {self._hosts}"
-            case Refused(status=401 | 403):
+            case EngineRefused(status=401 | 403):
                 key = "credentials_env" if self._config.credentials_env else "credentials_file"
                 return f"{key}: the engine does not let us read {self._config.index!r} ({failure})"
-            case Refused(status=status) if status < 500 and status != 429:
+            case EngineRefused(status=status) if status < 500 and status != 429:
                 return f"hosts: {self._hosts}: {failure}"
         return None
 
@@ -335,7 +335,7 @@ def _headers(config: SearchEngineConfig) -> dict[str, str]:
     raise ConfigError(f"{place}: {problem}: NAME:PASSWORD, ApiKey KEY, Bearer TOKEN")
 
 
-def _check(product: Product, key: str, config: SearchEngineConfig, configured: Configured) -> Iterable[str]:
+def _check(product: Product, key: str, config: SearchEngineConfig, context: CheckContext) -> Iterable[str]:
     """Find problems without a request to the engine: the client's package, files and credentials."""
     if importlib.util.find_spec(product.package) is None:
         yield f"{key}.kind: {product.name} needs a package: pip install 'farrank[{product.name}]'"

@@ -12,9 +12,9 @@ from farrank_calls.telemetry.config import TracingConfig
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.kinds import (
-    Configured,
+    CheckContext,
     QueryEncoder,
-    Surroundings,
+    StageContext,
     key_of,
     kind_named,
     no_encoders,
@@ -183,8 +183,8 @@ def open_first_stages(
     lucene = LuceneHost(config, heap_mib, told, tracing)
     stages: dict[str, FirstStage] = {}
     for name, index in config.indexes.items():
-        around = Surroundings(name, config, lucene, stages.__getitem__, encoder)
-        stages[name] = kind_named(index.kind).open(index, around)
+        context = StageContext(name, config, lucene, stages.__getitem__, encoder)
+        stages[name] = kind_named(index.kind).open(index, context)
     return FirstStages(stages, config, lucene)
 
 
@@ -195,11 +195,11 @@ def check_indexes(config: FirstStageConfig, rankers: Collection[str] | None = No
 
     Raises: ConfigError with every problem.
     """
-    configured = Configured(config.indexes, rankers)
+    context = CheckContext(config.indexes, rankers)
     problems = [
         problem
         for name, index in config.indexes.items()
-        for problem in kind_named(index.kind).check(key_of(name), index, configured)
+        for problem in kind_named(index.kind).check(key_of(name), index, context)
     ]
     if problems:
         raise ConfigError(*dict.fromkeys(problems))

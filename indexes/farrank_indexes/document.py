@@ -15,7 +15,7 @@ Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class IndexDocument:
     """One document to index. The index returns its text byte for byte."""
 
     doc_id: str
@@ -34,7 +34,7 @@ class CollectionError(ValueError):
 
 
 def batch_frame(
-    documents: Sequence[Document], vectors: Sequence[Vectors]
+    documents: Sequence[IndexDocument], vectors: Sequence[Vectors]
 ) -> tuple[dict[str, Any], list[str]]:
     """Pack documents and their chunks' vectors into a frame. Shapes: vectors D times (C, H)."""
     rankings = [each.ranking for each in documents]

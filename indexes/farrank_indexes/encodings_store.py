@@ -63,7 +63,7 @@ class EncodedText:
     cut: tuple[int, int]
 
 
-class Encodes(Protocol):
+class DocumentEncoder(Protocol):
     """A bi-encoder for documents."""
 
     @property
@@ -93,7 +93,9 @@ class Encodes(Protocol):
 class EncodingsWriter:
     """Encodes documents and writes their vectors in the order of their places."""
 
-    def __init__(self, encoder: Encodes, index: Path, place: int, state: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, encoder: DocumentEncoder, index: Path, place: int, state: Mapping[str, Any] | None
+    ) -> None:
         self._encoder = encoder
         self._width = 0 if state is None else int(state["width"])
         self._chunks = 0 if state is None else int(state["chunks"])
@@ -144,10 +146,10 @@ class EncodingsWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class EncodingsOf:
+class EncodingsStoreBuilder:
     """The store of one bi-encoder, for the index builder, which closes the bi-encoder."""
 
-    encoder: Encodes
+    encoder: DocumentEncoder
 
     @property
     def key(self) -> str:
@@ -237,7 +239,7 @@ class EncodingsStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginnings:
+class TruncatedEncodings:
     """A store for a ranker that may read less of a document than was encoded."""
 
     store: EncodingsStore

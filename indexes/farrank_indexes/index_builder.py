@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from farrank_indexes.document import CollectionError, Document, Vectors, batch_frame
+from farrank_indexes.document import CollectionError, IndexDocument, Vectors, batch_frame
 from farrank_indexes.index_folder import Scratch, check_place, link_index, scratch_beside
 from farrank_indexes.index_manifest import IndexManifest, VectorsManifest, read_manifest
 from farrank_indexes.index_process import IndexingError, IndexProcess
@@ -79,7 +79,7 @@ class Store(Protocol):
 
 
 @dataclass(slots=True)
-class Options:
+class IndexOptions:
     """How an index is written. `progress` is called with the number of documents read so far.
 
     `on_blank` is called with each document that has no text to search; such a document is left out. With
@@ -89,12 +89,16 @@ class Options:
     stores: Sequence[Store] = ()
     resume: bool = False
     progress: Callable[[int], None] = lambda documents: None
-    on_blank: Callable[[Document], None] = lambda document: None
+    on_blank: Callable[[IndexDocument], None] = lambda document: None
     save_every_s: float = SAVE_EVERY_S
 
 
 def build_index(
-    documents: Iterable[Document], out: Path, options: Options | None = None, *, overwrite: bool = False
+    documents: Iterable[IndexDocument],
+    out: Path,
+    options: IndexOptions | None = None,
+    *,
+    overwrite: bool = False,
 ) -> int:
     """Index the documents into the folder `out`. Returns the number of documents in the index.
 
@@ -105,7 +109,7 @@ def build_index(
     Raises: FileExistsError, CollectionError (also for no documents and for a doc_id used twice),
     IndexingError, ConfigError if pyserini or Java is missing.
     """
-    options = options or Options()
+    options = options or IndexOptions()
     # If `out` is a link, write to its target: exchanging folders would replace the link.
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -125,9 +129,9 @@ def build_index(
 
 def change_index(
     index: Path,
-    documents: Iterable[Document] | None = None,
+    documents: Iterable[IndexDocument] | None = None,
     delete: Sequence[str] = (),
-    options: Options | None = None,
+    options: IndexOptions | None = None,
     *,
     replacing: bool = False,
 ) -> int:
@@ -140,7 +144,7 @@ def change_index(
     Raises: as `build_index`; FileNotFoundError if there is no index; CollectionError if an id to delete does
     not exist, or an id to add exists already.
     """
-    options = options or Options()
+    options = options or IndexOptions()
     index = index.resolve()
     if not index.parent.is_dir():
         raise FileNotFoundError(f"{index} holds no index that Farrank made")
@@ -207,7 +211,7 @@ class _Writing:
     """One index while it is written. `manifest` describes its content so far; a new index has no `change`."""
 
     scratch: Scratch
-    options: Options
+    options: IndexOptions
     manifest: IndexManifest
     change: _Change | None = None
     _chunks: int = 0
@@ -262,7 +266,7 @@ class _Writing:
         self._ask({"delete": wanted})
         self.manifest = replace(self.manifest, documents=self.manifest.documents - len(wanted))
 
-    def write(self, documents: Iterable[Document]) -> None:
+    def write(self, documents: Iterable[IndexDocument]) -> None:
         """Index the documents, except those indexed before an interruption.
 
         Raises: CollectionError if the documents before the interruption were others.
@@ -299,7 +303,7 @@ class _Writing:
             _log.warning("left out %d document%s without text", blank, "" if blank == 1 else "s")
         self.manifest.write(self.scratch.new)
 
-    def _add(self, batch: list[Document]) -> None:
+    def _add(self, batch: list[IndexDocument]) -> None:
         self._check_known(batch)
         texts = [each.text for each in batch]
         try:
@@ -327,7 +331,7 @@ class _Writing:
             self.manifest, documents=self.manifest.documents + count, places=self.manifest.places + count
         )
 
-    def _check_known(self, batch: Sequence[Document]) -> None:
+    def _check_known(self, batch: Sequence[IndexDocument]) -> None:
         """Refuse documents that the index already has, or delete the old ones if they are to be replaced."""
         if self.change is None:
             return
@@ -355,7 +359,7 @@ class _Writing:
                 )
 
     def _vectors(
-        self, batch: Sequence[Document], encoded: Sequence[Sequence[Vectors] | None]
+        self, batch: Sequence[IndexDocument], encoded: Sequence[Sequence[Vectors] | None]
     ) -> list[Vectors]:
         """Choose the vectors of each document's chunks: an encoder's, or the one in the document's line."""
         made = [each for each in encoded if each is not None]
@@ -380,7 +384,7 @@ class _Writing:
             )
         return vectors
 
-    def _batches(self, documents: Iterable[Document]) -> Iterator[tuple[list[Document], int, int]]:
+    def _batches(self, documents: Iterable[IndexDocument]) -> Iterator[tuple[list[IndexDocument], int, int]]:
         """Yield batches of documents still to index, with the number of documents read and of blank ones.
 
         Documents indexed before an interruption are read again, because they must be the same.
@@ -389,7 +393,7 @@ class _Writing:
         encodes = any(store.vectors_version for store in self.options.stores)
         most_characters = _ENCODED_CHARACTERS if encodes else _BATCH_CHARACTERS
         seen: set[str] = set()
-        batch: list[Document] = []
+        batch: list[IndexDocument] = []
         characters = blank = number = 0
         for number, document in enumerate(documents, start=1):
             if document.doc_id in seen:

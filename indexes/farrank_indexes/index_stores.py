@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from farrank_indexes import encodings_store, token_store
-from farrank_indexes.encodings_store import Beginnings, EncodingsStore
+from farrank_indexes.encodings_store import EncodingsStore, TruncatedEncodings
 from farrank_indexes.index_manifest import IndexManifest
 from farrank_indexes.parts import first_free
 from farrank_indexes.token_store import TokenStore
@@ -67,14 +67,14 @@ class IndexStores:
         reasons = [_why_not(store, reader) for store in self._tokens.values()]
         return "; ".join(reasons) if all(reasons) else ""
 
-    def encodings_for(self, encodings_version: str, chunking: Chunking) -> Beginnings | None:
+    def encodings_for(self, encodings_version: str, chunking: Chunking) -> TruncatedEncodings | None:
         """Find the encodings that a ranker of this version would make, or more.
 
         Returns None if none have its windows.
         """
         for store in self._encodings.values():
             if not store.why_not(encodings_version, chunking):
-                return Beginnings(store, chunking)
+                return TruncatedEncodings(store, chunking)
         return None
 
     def why_no_encodings(self, encodings_version: str, chunking: Chunking) -> str:

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from farrank_indexes.document import CollectionError, Document
+from farrank_indexes.document import CollectionError, IndexDocument
 
 _SCRIPT = Path(__file__).with_name("pydoc_render.py")
 
 
-def read_pydoc() -> Iterator[Document]:
+def read_pydoc() -> Iterator[IndexDocument]:
     """Yield this interpreter's documents: the modules by name, then the topics by name.
 
     A separate process renders them. It inherits no environment variables, imports from neither the user's
@@ -36,7 +36,7 @@ def read_pydoc() -> Iterator[Document]:
         try:
             for line in process.stdout:
                 doc_id, text = json.loads(line)
-                yield Document(doc_id, text)
+                yield IndexDocument(doc_id, text)
         finally:
             # A caller that stops early does not wait for the rest.
             process.stdout.close()

@@ -134,7 +134,7 @@ def _ids_file(dtype: np.dtype[Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TokensOf:
+class TokenStoreBuilder:
     """The store of one tokenizer, for the index builder, with whole documents or only their beginnings."""
 
     tokenizer: TextTokenizer

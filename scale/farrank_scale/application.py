@@ -18,7 +18,7 @@ from farrank_scale.routing import AnyNodeRouter
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.server_config import build_config
 from farrank_settings import sources
-from farrank_settings.checked import Checked, above_0, at_least, between
+from farrank_settings.checked import CheckedConfig, above_0, at_least, between
 from farrank_settings.errors import ConfigError
 from farrank_settings.sources import Setting, build
 
@@ -41,7 +41,7 @@ PROXY_READY_S = "60"
 
 
 @dataclass(frozen=True, slots=True)
-class Scale(Checked):
+class Scale(CheckedConfig):
     """The number of replicas, and the resources of each.
 
     The application starts with `replicas`. With `max_replicas`, the number then follows the backlog, between
@@ -63,7 +63,7 @@ class Scale(Checked):
     surge_percent: int = between(0, 100, 25)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        CheckedConfig.__post_init__(self)
         least, most = self.min_replicas, self.max_replicas
         if most is None:
             if least is not None:

@@ -19,7 +19,7 @@ MAX_PEM_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CertificateSet:
     """The contents of the files at one time: as bytes for gRPC, as a context for HTTP."""
 
     private_key: bytes
@@ -34,7 +34,7 @@ class Held:
         )
 
 
-def read_certificates(tls: TlsConfig) -> Held:
+def read_certificates(tls: TlsConfig) -> CertificateSet:
     """Read certificates, and check that they are valid and fit together.
 
     Raises: ConfigError naming the key, the file and the problem.
@@ -67,7 +67,7 @@ def read_certificates(tls: TlsConfig) -> Held:
     # Session tickets have the same problem.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
-    return Held(
+    return CertificateSet(
         contents["private_key"] or b"", contents["certificate"] or b"", contents["client_ca"], context
     )
 
@@ -122,7 +122,7 @@ class Certificates:
         first.sni_callback = choose
         return first
 
-    def now(self) -> Held:
+    def now(self) -> CertificateSet:
         """The current contents of the files.
 
         If the files cannot be used, that is logged and the last valid contents are returned.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from farrank_first_stage import IndexDescription
 from farrank_first_stage.config import FirstStageConfig, IndexConfig
-from farrank_first_stage.kinds import Configured, QueryEncoder, key_of, kind_named
+from farrank_first_stage.kinds import CheckContext, QueryEncoder, key_of, kind_named
 from farrank_first_stage.stages import open_first_stages
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory
 from farrank_server.access.keys import Keys
@@ -32,14 +32,14 @@ Encoders = Callable[[str], Awaitable[QueryEncoder]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
+class RehearsalResult:
     """The rankers and indexes that a server of a configuration would serve. The runtimes are closed."""
 
     rankers: tuple[Scorer, ...]
     indexes: tuple[IndexDescription, ...]
 
 
-async def rehearse(config: ServerConfig, pid_file: Path | None = None) -> Rehearsed:
+async def rehearse(config: ServerConfig, pid_file: Path | None = None) -> RehearsalResult:
     """Check the configuration, load every ranker, score a text with it, and open every index.
 
     Nothing listens. It needs as much memory as a server, and downloads whatever the configuration allows.
@@ -87,7 +87,7 @@ async def rehearse(config: ServerConfig, pid_file: Path | None = None) -> Rehear
                 device.submit(member.release)
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    return Rehearsed(tuple(scorers), indexes)
+    return RehearsalResult(tuple(scorers), indexes)
 
 
 class _Problems(list[str]):
@@ -133,11 +133,11 @@ async def _open_indexes(
 def _sound(indexes: Mapping[str, IndexConfig], rankers: Collection[str]) -> Mapping[str, IndexConfig]:
     """Leave out indexes with wrong files or settings, and indexes that are made of them."""
     while True:
-        configured = Configured(indexes, rankers)
+        context = CheckContext(indexes, rankers)
         sound = {
             name: index
             for name, index in indexes.items()
-            if not any(kind_named(index.kind).check(key_of(name), index, configured))
+            if not any(kind_named(index.kind).check(key_of(name), index, context))
         }
         if len(sound) == len(indexes):
             return sound

@@ -34,7 +34,7 @@ def between(least: float, most: float, default: Value) -> Value:
     return must(default, lambda value: least <= value <= most, allowed, minimum=least, maximum=most)
 
 
-class Checked:
+class CheckedConfig:
     """A dataclass that checks all its fields when it is created.
 
     Raises: ConfigError with one problem for each wrong field, which begins with the field's name.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.commands import index
-from farrank_indexes.document import Document
-from farrank_indexes.index_builder import Options
+from farrank_indexes.document import IndexDocument
+from farrank_indexes.index_builder import IndexOptions
 from farrank_indexes.index_process import IndexingError
 from farrank_settings.errors import ConfigError
 
@@ -27,14 +27,14 @@ Farrank = Callable[..., "Outcome"]
 
 
 @pytest.fixture
-def built(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Document], Path, bool]]:
+def built(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[IndexDocument], Path, bool]]:
     """The arguments of the builder, which builds no index here."""
-    built: list[tuple[list[Document], Path, bool]] = []
+    built: list[tuple[list[IndexDocument], Path, bool]] = []
 
     def build(
-        documents: Iterable[Document],
+        documents: Iterable[IndexDocument],
         out: Path,
-        options: Options,
+        options: IndexOptions,
         *,
         overwrite: bool,
     ) -> int:
@@ -51,7 +51,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Document], Path, b
 
 
 def test_json_lines_become_an_index(
-    farrank: Farrank, built: list[tuple[list[Document], Path, bool]], tmp_path: Path
+    farrank: Farrank, built: list[tuple[list[IndexDocument], Path, bool]], tmp_path: Path
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "x"}\n', encoding="utf-8")
     (tmp_path / "b.jsonl").write_text('{"id": "2", "text": "y"}\n', encoding="utf-8")
@@ -61,11 +61,11 @@ def test_json_lines_become_an_index(
     )
 
     assert (outcome.exit_code, outcome.out) == (0, f"{tmp_path / 'out'}: 2 documents\n")
-    assert built == [([Document("1", "x"), Document("2", "y")], tmp_path / "out", True)]
+    assert built == [([IndexDocument("1", "x"), IndexDocument("2", "y")], tmp_path / "out", True)]
 
 
 def test_other_keys_and_lines_that_are_left_out(
-    farrank: Farrank, built: list[tuple[list[Document], Path, bool]], tmp_path: Path
+    farrank: Farrank, built: list[tuple[list[IndexDocument], Path, bool]], tmp_path: Path
 ) -> None:
     lines = ['{"url": "1", "contents": "x"}', "no JSON", '{"url": "1", "contents": "again"}', '{"x": 0}']
     lines += ['{"url": "2", "contents": ""}']
@@ -81,7 +81,7 @@ def test_other_keys_and_lines_that_are_left_out(
 
     outcome = farrank("index", tmp_path / "a.jsonl", *flags)
 
-    assert built[0][0] == [Document("1", "x"), Document("2", "")]
+    assert built[0][0] == [IndexDocument("1", "x"), IndexDocument("2", "")]
     assert outcome.out == f"{tmp_path / 'out'}: 2 documents; 4 left out, see {tmp_path / 'bad.txt'}\n"
     left_out = (tmp_path / "bad.txt").read_text(encoding="utf-8").splitlines()
     assert [line.removeprefix(str(tmp_path)).partition(": ")[0] for line in left_out] == [
@@ -99,7 +99,7 @@ def test_fields_are_pairs(farrank: Farrank, tmp_path: Path, fields: str) -> None
 
 
 def test_one_document_is_one(
-    farrank: Farrank, built: list[tuple[list[Document], Path, bool]], tmp_path: Path
+    farrank: Farrank, built: list[tuple[list[IndexDocument], Path, bool]], tmp_path: Path
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "x"}\n', encoding="utf-8")
     assert farrank("index", tmp_path / "a.jsonl", "--out", tmp_path / "o").out.endswith(": 1 document\n")
@@ -127,7 +127,7 @@ def test_what_is_read_is_not_written_over_nor_read_twice(farrank: Farrank, tmp_p
 
 
 def test_a_bad_line_and_a_missing_file_are_named(
-    farrank: Farrank, built: list[tuple[list[Document], Path, bool]], tmp_path: Path
+    farrank: Farrank, built: list[tuple[list[IndexDocument], Path, bool]], tmp_path: Path
 ) -> None:
     (tmp_path / "bad.jsonl").write_text("{", encoding="utf-8")
 
@@ -140,7 +140,7 @@ def test_a_bad_line_and_a_missing_file_are_named(
 
 
 def test_a_list_that_cannot_be_written_names_its_flag(
-    farrank: Farrank, built: list[tuple[list[Document], Path, bool]], tmp_path: Path
+    farrank: Farrank, built: list[tuple[list[IndexDocument], Path, bool]], tmp_path: Path
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "x"}\n', encoding="utf-8")
     listed = tmp_path / "none" / "bad.txt"
@@ -187,7 +187,9 @@ def test_ids_to_delete_stand_one_a_line_or_in_json_lines(
 ) -> None:
     changed: list[list[str]] = []
 
-    def change(out: Path, documents: object, delete: list[str], options: Options, *, replacing: bool) -> int:
+    def change(
+        out: Path, documents: object, delete: list[str], options: IndexOptions, *, replacing: bool
+    ) -> int:
         changed.append(delete)
         return 1
 

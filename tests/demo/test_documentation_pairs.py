@@ -17,7 +17,7 @@ from farrank_demo.documentation_pairs import (
     write_candidates,
     write_texts,
 )
-from farrank_indexes.document import Document
+from farrank_indexes.document import IndexDocument
 from farrank_indexes.index_builder import build_index
 from farrank_training.training_set import judged_set
 from farrank_trec import read_qrels, read_queries, read_run
@@ -171,7 +171,7 @@ def files(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> PairFiles:
     files = PairFiles(tmp_path_factory.mktemp("pairs"))
     write_texts(pairs, files)
     index = files.folder / "index"
-    build_index((Document(doc_id, text) for doc_id, text in pairs.documents.items()), index)
+    build_index((IndexDocument(doc_id, text) for doc_id, text in pairs.documents.items()), index)
     write_candidates(pairs, index, files, k=5)
     return files
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel
 from farrank_cli.terminated import sigterm_interrupts
 from farrank_demo.questions import load_questions
 from farrank_demo.train_demo import Course, Lesson, fifteen_minutes, run_course
-from farrank_indexes.document import Document
+from farrank_indexes.document import IndexDocument
 from farrank_indexes.index_builder import build_index
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.files.open import open_ranker
@@ -48,7 +48,7 @@ def test_rankers_are_trained_and_the_better_one_is_served(
         name: pydoc.plain(pydoc.render_doc(importlib.import_module(name)))[:8_000] for name in MODULES
     }
     index, out = tmp_path / "index", tmp_path / "out"
-    build_index((Document(*each) for each in documents.items()), index)
+    build_index((IndexDocument(*each) for each in documents.items()), index)
     config = TrainingConfig(accumulation=4, dev_depth=5, learning_rate=1e-2, log_every=1)
     course = Course(
         backbone,

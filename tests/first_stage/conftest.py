@@ -10,7 +10,7 @@ from farrank_first_stage.bm25 import Bm25Config, Rm3Config
 from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.fusion import FusionConfig
 from farrank_first_stage.stages import FirstStages, open_first_stages
-from farrank_indexes.document import Document
+from farrank_indexes.document import IndexDocument
 from farrank_indexes.index_builder import build_index
 
 # Words that no stemmer or stop list changes. "long" has more tokens than Lucene stores exact lengths for.
@@ -36,8 +36,8 @@ ODD = {
 ODD |= {f"filler-{n:02}": f"filler number{n} about thing{n}" for n in range(40)}
 
 
-def _documents(texts: dict[str, str]) -> list[Document]:
-    return [Document(doc_id, text) for doc_id, text in texts.items()]
+def _documents(texts: dict[str, str]) -> list[IndexDocument]:
+    return [IndexDocument(doc_id, text) for doc_id, text in texts.items()]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.bm25 import Bm25Config
 from farrank_first_stage.config import FirstStageConfig, IndexConfig
 from farrank_first_stage.fusion import FusionConfig, FusionStage
-from farrank_first_stage.kinds import Surroundings
+from farrank_first_stage.kinds import StageContext
 from farrank_first_stage.lucene_host import LuceneHost
 from farrank_first_stage.stages import FirstStages, check_indexes
 from farrank_settings.errors import ConfigError
@@ -69,7 +69,7 @@ class TableStage(FirstStage):
 async def fused(members: Mapping[str, FirstStage], **options: Any) -> FusionStage:
     config = FusionConfig(of=tuple(members), **options)
     everything = FirstStageConfig()
-    fusion = FusionStage(config, Surroundings("it", everything, LuceneHost(everything), members.__getitem__))
+    fusion = FusionStage(config, StageContext("it", everything, LuceneHost(everything), members.__getitem__))
     await fusion.start()
     return fusion
 

@@ -33,11 +33,11 @@ from farrank_first_stage.config import FirstStageConfig, IndexConfig
 from farrank_first_stage.dense import DenseConfig, DenseStage
 from farrank_first_stage.fusion import FusionConfig
 from farrank_first_stage.impact import ImpactConfig, ImpactStage, UnitWeights, _open_tokenizer
-from farrank_first_stage.kinds import Surroundings
+from farrank_first_stage.kinds import StageContext
 from farrank_first_stage.lucene_host import LuceneHost
 from farrank_first_stage.stages import FirstStages, check_indexes, open_first_stages
-from farrank_indexes.document import Document
-from farrank_indexes.index_builder import Options, build_index
+from farrank_indexes.document import IndexDocument
+from farrank_indexes.index_builder import IndexOptions, build_index
 from farrank_indexes.index_manifest import read_manifest
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.lean_transformers import transformers
@@ -137,11 +137,11 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fields") / "index"
     build_index(
         [
-            Document(each["id"], each["text"], RankingFields(tuple(each["expansions"]), each["impacts"]))
+            IndexDocument(each["id"], each["text"], RankingFields(tuple(each["expansions"]), each["impacts"]))
             for each in DOCUMENTS
         ],
         path,
-        Options(stores=[TableStore()]),
+        IndexOptions(stores=[TableStore()]),
     )
     manifest = read_manifest(path)
     assert manifest is not None
@@ -300,8 +300,8 @@ async def test_a_masked_language_model_weighs_the_query(learned: FirstStages, ma
 def impact_stage(path: Path) -> Any:
     """Make a stage, not started, over an index of impacts."""
     everything, others = FirstStageConfig(), dict[str, FirstStage]()
-    around = Surroundings("it", everything, LuceneHost(everything), others.__getitem__)
-    return ImpactStage(ImpactConfig(path, tokenizer=str(TOKENIZER)), around)
+    context = StageContext("it", everything, LuceneHost(everything), others.__getitem__)
+    return ImpactStage(ImpactConfig(path, tokenizer=str(TOKENIZER)), context)
 
 
 async def test_queries_are_weighed_in_the_fair_order_of_accounts(fields_index: Path) -> None:
@@ -466,12 +466,12 @@ async def test_what_cannot_weigh_queries_is_found_before_the_start(
     await stage.stop()
 
 
-def surroundings(name: str) -> Surroundings:
+def surroundings(name: str) -> StageContext:
     config = FirstStageConfig()
     host = LuceneHost(config)
     host.opened = {name: {"width": WIDTH}}
     nothing_else: dict[str, FirstStage] = {}
-    return Surroundings(name, config, host, nothing_else.__getitem__, encoders)
+    return StageContext(name, config, host, nothing_else.__getitem__, encoders)
 
 
 async def test_vectors_of_another_encoder_are_refused(tmp_path: Path) -> None:

@@ -16,19 +16,19 @@ import pytest
 from farrank_first_stage.bm25 import Bm25Config
 from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.stages import open_first_stages
-from farrank_indexes.document import CollectionError, Document
-from farrank_indexes.index_builder import Options, build_index, change_index
+from farrank_indexes.document import CollectionError, IndexDocument
+from farrank_indexes.index_builder import IndexOptions, build_index, change_index
 from farrank_indexes.index_folder import scratch_beside
 from farrank_indexes.index_manifest import read_manifest
 from farrank_indexes.index_process import IndexingError
 from farrank_trec.ranking_fields import RankingFields
 
-DOCUMENTS = [Document(f"d{n}", f"word number{n} {'even' if n % 2 == 0 else 'odd'}") for n in range(300)]
+DOCUMENTS = [IndexDocument(f"d{n}", f"word number{n} {'even' if n % 2 == 0 else 'odd'}") for n in range(300)]
 
-NEW = [Document("new", "newword"), Document("newer", "newword")]
+NEW = [IndexDocument("new", "newword"), IndexDocument("newer", "newword")]
 
 
-def interrupted(documents: Sequence[Document], after: int) -> Iterator[Document]:
+def interrupted(documents: Sequence[IndexDocument], after: int) -> Iterator[IndexDocument]:
     yield from documents[:after]
     raise KeyboardInterrupt
 
@@ -54,16 +54,16 @@ def names(folder: Path) -> list[str]:
 
 def test_an_interrupted_build_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
-    documents = [*DOCUMENTS[:150], Document("blank", " "), *DOCUMENTS[150:]]
+    documents = [*DOCUMENTS[:150], IndexDocument("blank", " "), *DOCUMENTS[150:]]
     build_index(documents, whole)
-    saving = Options(save_every_s=0.0)
+    saving = IndexOptions(save_every_s=0.0)
     with pytest.raises(KeyboardInterrupt):
         build_index(interrupted(documents, 200), out, saving)
     assert names(tmp_path) == [".out.building", "whole"]
 
     blanks: list[str] = []
-    going_on = Options(resume=True, on_blank=lambda document: blanks.append(document.doc_id))
-    others = [Document("d0", "another text"), *documents[1:]]
+    going_on = IndexOptions(resume=True, on_blank=lambda document: blanks.append(document.doc_id))
+    others = [IndexDocument("d0", "another text"), *documents[1:]]
     with pytest.raises(CollectionError, match="the first 193 documents are others than before"):
         build_index(others, out, going_on)
     with pytest.raises(
@@ -124,7 +124,7 @@ def test_a_killed_build_leaves_no_index_and_goes_on_or_begins_anew(
     out = tmp_path / "out"
     killed(out, 200, change=False)
     assert names(tmp_path) == [".out.building"]
-    assert build_index(DOCUMENTS, out, Options(resume=True)) == 300
+    assert build_index(DOCUMENTS, out, IndexOptions(resume=True)) == 300
     (found,) = ranked(out, "word")
     assert sorted(doc_id for doc_id, _, _ in found) == sorted(each.doc_id for each in DOCUMENTS)
 
@@ -166,7 +166,7 @@ def test_a_link_to_an_index_stays_one(tmp_path: Path, caplog: pytest.LogCaptureF
     place, link = tmp_path / "place", tmp_path / "elsewhere" / "link"
     link.parent.mkdir()
     link.symlink_to(place)
-    build_index([*DOCUMENTS[:2], Document("blank", " ")], link)
+    build_index([*DOCUMENTS[:2], IndexDocument("blank", " ")], link)
     said = "left out 1 document without text"
     assert said in caplog.text
     caplog.clear()
@@ -194,7 +194,7 @@ def test_documents_are_added_deleted_and_replaced(tmp_path: Path) -> None:
     built = read_manifest(out)
     assert built is not None
 
-    added = [Document("new", "newword even"), Document("newer", "newword odd")]
+    added = [IndexDocument("new", "newword even"), IndexDocument("newer", "newword odd")]
     assert change_index(out, added, ["d1", "d3"]) == 300
     changed = read_manifest(out)
     assert changed is not None
@@ -203,11 +203,11 @@ def test_documents_are_added_deleted_and_replaced(tmp_path: Path) -> None:
     assert [doc_id for doc_id, _, _ in fresh] == ["new", "newer"]
     assert gone == []
 
-    refused: list[tuple[list[Document], list[str], str]] = [
-        ([Document("d5", "again")], [], "in the index already: 'd5'"),
+    refused: list[tuple[list[IndexDocument], list[str], str]] = [
+        ([IndexDocument("d5", "again")], [], "in the index already: 'd5'"),
         ([], ["d0", "d1", "none"], "nothing is deleted: 'd1', 'none'"),
-        ([Document("x", "x", RankingFields(impacts={"x": 1}))], [], "no 'impacts'"),
-        ([Document("x", "x", RankingFields(vector=(1.0,)))], [], "must have no 'vector'"),
+        ([IndexDocument("x", "x", RankingFields(impacts={"x": 1}))], [], "no 'impacts'"),
+        ([IndexDocument("x", "x", RankingFields(vector=(1.0,)))], [], "must have no 'vector'"),
     ]
     for documents, deleted, message in refused:
         with pytest.raises(CollectionError, match=message):
@@ -215,7 +215,7 @@ def test_documents_are_added_deleted_and_replaced(tmp_path: Path) -> None:
         assert read_manifest(out) == changed
         assert names(tmp_path) == ["out"]
 
-    assert change_index(out, [Document("d5", "anotherword")], replacing=True) == 300
+    assert change_index(out, [IndexDocument("d5", "anotherword")], replacing=True) == 300
     once, never = ranked(out, "anotherword", "number5")
     assert ([doc_id for doc_id, _, _ in once], never) == (["d5"], [])
     # Scores equal those of an index that never had the deleted documents, once Lucene has merged them away.
@@ -239,7 +239,7 @@ def test_a_killed_change_leaves_the_old_index(tmp_path: Path, stop: int) -> None
 
 
 def test_a_dead_lucene_is_said_and_what_was_saved_goes_on(tmp_path: Path) -> None:
-    def documents() -> Iterable[Document]:
+    def documents() -> Iterable[IndexDocument]:
         for number, each in enumerate(DOCUMENTS):
             if number == 250:
                 (child,) = children("farrank_indexes.index_child")
@@ -247,9 +247,9 @@ def test_a_dead_lucene_is_said_and_what_was_saved_goes_on(tmp_path: Path) -> Non
             yield each
 
     with pytest.raises(IndexingError, match="the indexing process ended with -9"):
-        build_index(documents(), tmp_path / "out", Options(save_every_s=0.0))
+        build_index(documents(), tmp_path / "out", IndexOptions(save_every_s=0.0))
     assert names(tmp_path) == [".out.building"]
-    assert build_index(DOCUMENTS, tmp_path / "out", Options(resume=True)) == 300
+    assert build_index(DOCUMENTS, tmp_path / "out", IndexOptions(resume=True)) == 300
 
 
 def children(module: str) -> list[int]:
@@ -263,6 +263,6 @@ def test_an_index_of_an_earlier_version_cannot_be_changed(tmp_path: Path) -> Non
         '{"documents": 1, "skipped_blank_documents": 0, "created_by": "farrank 0.0.9"}'
     )
     with pytest.raises(CollectionError, match=r"made by farrank 0\.0\.9, which cannot be changed"):
-        change_index(tmp_path, [Document("x", "x")])
+        change_index(tmp_path, [IndexDocument("x", "x")])
     with pytest.raises(FileNotFoundError, match="holds no index that Farrank made"):
-        change_index(tmp_path / "none", [Document("x", "x")])
+        change_index(tmp_path / "none", [IndexDocument("x", "x")])

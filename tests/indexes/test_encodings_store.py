@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farrank_indexes.chunk_encoder import ChunkEncoder
-from farrank_indexes.document import CollectionError, Document
+from farrank_indexes.document import CollectionError, IndexDocument
 from farrank_indexes.encodings_store import (
     SCORE_WITHIN,
-    Beginnings,
     EncodedText,
-    EncodingsOf,
     EncodingsStore,
+    EncodingsStoreBuilder,
+    TruncatedEncodings,
     key_of,
 )
-from farrank_indexes.index_builder import Options, build_index
+from farrank_indexes.index_builder import IndexOptions, build_index
 from farrank_indexes.stored_documents import Cut
 from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.files.open import open_ranker
@@ -53,7 +53,7 @@ class Given:
 
 
 def write(folder: Path, encoder: Given | ChunkEncoder, texts: Sequence[str], place: int = 0) -> Path:
-    writer = EncodingsOf(encoder).open(folder, place, None)
+    writer = EncodingsStoreBuilder(encoder).open(folder, place, None)
     writer.add(texts)
     writer.finish("it")
     writer.close()
@@ -104,29 +104,29 @@ def test_rounding_moves_a_product_within_its_bound(
 
 @pytest.mark.parametrize("number", [70_000.0, float("nan"), float("inf")])
 def test_a_number_that_16_bits_cannot_hold_is_refused(tmp_path: Path, number: float) -> None:
-    writer = EncodingsOf(Given([1.0, number])).open(tmp_path, 0, None)
+    writer = EncodingsStoreBuilder(Given([1.0, number])).open(tmp_path, 0, None)
     with pytest.raises(ValueError, match="not finite, or too large"):
         writer.add(["x"])
     writer.close()
 
 
 def test_the_documents_of_a_refused_number_are_named(tmp_path: Path) -> None:
-    documents = [Document("a", "x"), Document("b", "y")]
-    store = EncodingsOf(Given([1.0], [float("inf")]))
+    documents = [IndexDocument("a", "x"), IndexDocument("b", "y")]
+    store = EncodingsStoreBuilder(Given([1.0], [float("inf")]))
     with pytest.raises(CollectionError, match="documents 'a' to 'b': a vector holds a number that is not"):
-        build_index(documents, tmp_path / "out", Options([store]))
+        build_index(documents, tmp_path / "out", IndexOptions([store]))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_parts_follow_each_other_and_an_interrupted_one_goes_on(tmp_path: Path) -> None:
     vectors = [[float(n), 0.5] for n in range(5)]
     write(tmp_path, Given(*vectors[:2]), ["a", "bb"])
-    interrupted = EncodingsOf(Given(*vectors[2:4])).open(tmp_path, 2, None)
+    interrupted = EncodingsStoreBuilder(Given(*vectors[2:4])).open(tmp_path, 2, None)
     interrupted.add(["ccc"])
     state = json.loads(json.dumps(interrupted.flush()))
     interrupted.add(["lost"])
     interrupted.close()
-    going_on = EncodingsOf(Given(*vectors[3:])).open(tmp_path, 3, state)
+    going_on = EncodingsStoreBuilder(Given(*vectors[3:])).open(tmp_path, 3, state)
     going_on.add(["dddd", "eeeee"])
     going_on.finish("it")
     going_on.close()
@@ -174,7 +174,7 @@ def words(count: int) -> str:
 def test_a_smaller_limit_reads_the_windows_within_it(whole: EncodingsStore, limit: int) -> None:
     chunking = Chunking("sliding", 200, 150, limit)
     for place, tokens in enumerate(LENGTHS):
-        everything, beginning = whole.read(place), Beginnings(whole, chunking).read(place)
+        everything, beginning = whole.read(place), TruncatedEncodings(whole, chunking).read(place)
         kept = len(beginning.spans)
         assert beginning.spans.tolist() == everything.spans[:kept].tolist()
         assert torch.equal(beginning.features.vectors, everything.features.vectors[:kept])

@@ -12,13 +12,13 @@ import pytest
 from farrank_first_stage.bm25 import Bm25Config
 from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.stages import open_first_stages
-from farrank_indexes.document import CollectionError, Document
-from farrank_indexes.index_builder import Options, build_index
+from farrank_indexes.document import CollectionError, IndexDocument
+from farrank_indexes.index_builder import IndexOptions, build_index
 from farrank_indexes.index_manifest import IndexManifest, read_manifest
 from farrank_indexes.index_process import IndexingError
 from farrank_settings.errors import ConfigError
 
-DOCUMENTS = [Document(f"doc-{n}", f"number{n} word") for n in range(150)]
+DOCUMENTS = [IndexDocument(f"doc-{n}", f"number{n} word") for n in range(150)]
 
 
 def names(folder: Path) -> list[str]:
@@ -41,8 +41,8 @@ async def _search(path: Path, query: str) -> list[str]:
 def test_build_refuse_and_overwrite(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = tmp_path / "deep" / "index"
     heard: list[int] = []
-    documents = [*DOCUMENTS, Document("blank", " \n\x00"), Document("empty", "")]
-    assert build_index(documents, out, Options(progress=heard.append)) == 150
+    documents = [*DOCUMENTS, IndexDocument("blank", " \n\x00"), IndexDocument("empty", "")]
+    assert build_index(documents, out, IndexOptions(progress=heard.append)) == 150
     assert heard == [64, 128, 152]
     manifest = read_manifest(out)
     assert manifest is not None
@@ -51,12 +51,12 @@ def test_build_refuse_and_overwrite(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "left out 2 documents without text" in caplog.text
 
     with pytest.raises(FileExistsError, match="holds an index already"):
-        build_index([Document("new", "newword")], out)
+        build_index([IndexDocument("new", "newword")], out)
     with pytest.raises(CollectionError, match="'twice' is used twice"):
-        build_index([Document("twice", "x"), Document("twice", "y")], out, overwrite=True)
+        build_index([IndexDocument("twice", "x"), IndexDocument("twice", "y")], out, overwrite=True)
     assert len(search(out, "word")) == 150
 
-    assert build_index([Document("new", "newword")], out, overwrite=True) == 1
+    assert build_index([IndexDocument("new", "newword")], out, overwrite=True) == 1
     assert names(out.parent) == ["index"]
     assert search(out, "newword word") == ["new"]
 
@@ -83,7 +83,7 @@ def test_ctrl_c_while_an_index_is_replaced_leaves_the_old_one(
     monkeypatch.setattr("farrank_indexes.index_folder._exchange", interrupted)
     monkeypatch.setattr(Path, "rename", then_interrupted)
     with pytest.raises(KeyboardInterrupt):
-        build_index([Document("new", "newword")], out, overwrite=True)
+        build_index([IndexDocument("new", "newword")], out, overwrite=True)
     assert names(tmp_path) == ["index"]
     assert read_manifest(out) == IndexManifest(1, 0, "a test")
 
@@ -103,12 +103,12 @@ def test_a_file_stays(tmp_path: Path) -> None:
         build_index(DOCUMENTS, tmp_path / "file", overwrite=True)
 
 
-def failing() -> Iterator[Document]:
+def failing() -> Iterator[IndexDocument]:
     yield from DOCUMENTS
     raise CollectionError("docs.jsonl, line 151: bad")
 
 
-def interrupted() -> Iterator[Document]:
+def interrupted() -> Iterator[IndexDocument]:
     yield from DOCUMENTS
     raise KeyboardInterrupt("Ctrl-C")
 
@@ -119,12 +119,12 @@ def interrupted() -> Iterator[Document]:
         (failing, CollectionError, "line 151"),
         (interrupted, KeyboardInterrupt, "Ctrl-C"),
         (lambda: iter([]), CollectionError, "no document to index"),
-        (lambda: iter([Document("blank", " ")]), CollectionError, "no document to index"),
+        (lambda: iter([IndexDocument("blank", " ")]), CollectionError, "no document to index"),
     ],
     ids=["collection error", "Ctrl-C", "nothing", "blank only"],
 )
 def test_nothing_is_left_after_a_failure(
-    tmp_path: Path, documents: Callable[[], Iterator[Document]], error: type[BaseException], message: str
+    tmp_path: Path, documents: Callable[[], Iterator[IndexDocument]], error: type[BaseException], message: str
 ) -> None:
     (tmp_path / "index").mkdir()  # empty, so an index may be built into it
     with pytest.raises(error, match=message):

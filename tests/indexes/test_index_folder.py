@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from farrank_indexes import index_folder
-from farrank_indexes.document import CollectionError, Document
+from farrank_indexes.document import CollectionError, IndexDocument
 from farrank_indexes.index_builder import build_index, change_index
 from farrank_indexes.index_folder import Scratch, link_index, scratch_beside
 from farrank_indexes.index_manifest import IndexManifest, read_manifest
@@ -142,8 +142,11 @@ def test_a_kill_in_the_exchange_leaves_an_index_and_nothing_to_go_on_with(
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda out: change_index(out, [Document("x", "x")]), "made by the old one, which cannot be changed"),
-        (lambda out: build_index([Document("x", "x")], out), "holds an index already"),
+        (
+            lambda out: change_index(out, [IndexDocument("x", "x")]),
+            "made by the old one, which cannot be changed",
+        ),
+        (lambda out: build_index([IndexDocument("x", "x")], out), "holds an index already"),
     ],
     ids=["change", "build"],
 )

@@ -11,9 +11,9 @@ import pytest
 
 from farrank_calls.errors import Reason, Unavailable
 from farrank_indexes import token_store
-from farrank_indexes.encodings_store import EncodedText, EncodingsOf
+from farrank_indexes.encodings_store import EncodedText, EncodingsStoreBuilder
 from farrank_indexes.parts import FlatFile, PartWriter
-from farrank_indexes.token_store import TokensOf, TokenStore
+from farrank_indexes.token_store import TokenStore, TokenStoreBuilder
 from farrank_rankers.files.open import open_reader
 from farrank_settings.errors import ConfigError
 
@@ -62,7 +62,7 @@ def test_nothing_is_added_to_a_damaged_store(tmp_path: Path, content: str) -> No
 def test_tokens_of_another_version_of_tokenizers_are_not_added(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = TokensOf(open_reader("embedded").tokenizer)
+    store = TokenStoreBuilder(open_reader("embedded").tokenizer)
     writer = store.open(tmp_path, 0, None)
     writer.add(["a text"])
     writer.finish("it")
@@ -90,11 +90,11 @@ class _Encoder:
 
 
 def test_encodings_of_another_precision_are_not_added(tmp_path: Path) -> None:
-    writer = EncodingsOf(_Encoder("fp32")).open(tmp_path, 0, None)
+    writer = EncodingsStoreBuilder(_Encoder("fp32")).open(tmp_path, 0, None)
     writer.add(["x"])
     writer.finish("it")
     with pytest.raises(ConfigError, match="its precision is 'fp32', and would be 'bf16'"):
-        EncodingsOf(_Encoder("bf16")).open(tmp_path, 1, None)
+        EncodingsStoreBuilder(_Encoder("bf16")).open(tmp_path, 1, None)
 
 
 def test_a_file_that_is_cut_short_while_it_is_read_costs_the_call_and_not_the_process(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from farrank_first_stage.bm25 import Bm25Config, Bm25Rm3Config
 from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.stages import open_first_stages
-from farrank_indexes.document import Document
+from farrank_indexes.document import IndexDocument
 from farrank_indexes.index_builder import build_index
 from farrank_loadtest.workloads.synthetic import words
 from farrank_lucene.jvm import child_environment
@@ -37,7 +37,7 @@ def test_rankings_and_texts_are_the_same(tmp_path: Path) -> None:
     drawn = random.Random(3)
     texts = [" ".join(drawn.choices(words(), k=drawn.randint(3, 80))) for _ in range(200)]
     texts += ["Don't ask again: it's a river's boat.", "Übungen über Übung\r\n\tRUNNING  ran", "🚣 boat"]
-    documents = [Document(f"d{number}", text) for number, text in enumerate(texts)]
+    documents = [IndexDocument(f"d{number}", text) for number, text in enumerate(texts)]
     given = [{"id": each.doc_id, "contents": each.text} for each in documents]
     subprocess.run(
         [sys.executable, "-c", ANSERINI, str(tmp_path / "anserini")],

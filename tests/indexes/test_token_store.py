@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farrank_indexes.token_store import TokensOf, TokenStore, key_of
+from farrank_indexes.token_store import TokenStore, TokenStoreBuilder, key_of
 from farrank_rankers.chunking import Chunking, chunk_bounds, readable_tokens
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 from farrank_rankers.tokens import TokenizedText
@@ -37,7 +37,7 @@ def write(
     index: str = "it",
     limit: int | None = None,
 ) -> Path:
-    writer = TokensOf(TOKENIZERS[kind], limit).open(folder, place, None)
+    writer = TokenStoreBuilder(TOKENIZERS[kind], limit).open(folder, place, None)
     writer.add(texts)
     writer.finish(index)
     writer.close()
@@ -125,7 +125,7 @@ def test_a_text_of_many_pieces_and_a_large_vocabulary(tmp_path: Path) -> None:
     vocabulary = parsed["model"]["vocab"]
     vocabulary |= {f"word{number}": number for number in range(len(vocabulary), 2**16 + 9)}
     many = TextTokenizer(TokenizerFiles(json.dumps(parsed)))
-    writer = TokensOf(many).open(tmp_path, 0, None)
+    writer = TokenStoreBuilder(many).open(tmp_path, 0, None)
     writer.add([f"word{2**16 + 8} hello"])
     writer.finish("it")
     writer.close()
@@ -138,7 +138,7 @@ def test_ids_beyond_the_number_of_tokens_are_kept(tmp_path: Path) -> None:
     parsed = json.loads(tiny_tokenizers.wordpiece().to_str())
     parsed["model"]["vocab"]["faraway"] = 2**17
     gap = TextTokenizer(TokenizerFiles(json.dumps(parsed)))
-    writer = TokensOf(gap).open(tmp_path, 0, None)
+    writer = TokenStoreBuilder(gap).open(tmp_path, 0, None)
     writer.add(["hello faraway"])
     writer.finish("it")
     writer.close()
@@ -149,7 +149,7 @@ def test_ids_beyond_the_number_of_tokens_are_kept(tmp_path: Path) -> None:
 
 def test_an_interrupted_writing_goes_on_from_its_last_flush(tmp_path: Path) -> None:
     texts = ["hello world", "", "naïve 😀 " * 50, "world"]
-    store = TokensOf(TOKENIZERS["wordpiece"])
+    store = TokenStoreBuilder(TOKENIZERS["wordpiece"])
     interrupted = store.open(tmp_path / "a", 0, None)
     interrupted.add(texts[:2])
     state = json.loads(json.dumps(interrupted.flush()))

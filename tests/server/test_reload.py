@@ -23,9 +23,9 @@ from farrank_client import Client
 from farrank_first_stage import lucene_host
 from farrank_first_stage.bm25 import Bm25Config
 from farrank_first_stage.config import FirstStageConfig
-from farrank_indexes.document import Document
-from farrank_indexes.index_builder import Options, Store, change_index
-from farrank_indexes.token_store import TokensOf, key_of
+from farrank_indexes.document import IndexDocument
+from farrank_indexes.index_builder import IndexOptions, Store, change_index
+from farrank_indexes.token_store import TokenStoreBuilder, key_of
 from farrank_rankers.files.open import open_reader
 from farrank_rankers.tokenizer import TokenizerFiles
 from farrank_server.config.schema import ListenConfig, RankerConfig, ServerConfig
@@ -40,7 +40,7 @@ ASKED = pb.SearchAndRerankRequest(query="river", options=pb.RerankOptions(return
 
 @pytest.fixture(scope="module")
 def stores(tiny_rankers: dict[str, Path]) -> list[Store]:
-    return [TokensOf(open_reader(str(tiny_rankers["maxp"])).tokenizer)]
+    return [TokenStoreBuilder(open_reader(str(tiny_rankers["maxp"])).tokenizer)]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,9 @@ def index(made: Path, tmp_path: Path) -> Path:
 
 
 def add(index: Path, stores: list[Store], *names: str) -> None:
-    change_index(index, [Document(name, f"a river called {name}") for name in names], [], Options(stores))
+    change_index(
+        index, [IndexDocument(name, f"a river called {name}") for name in names], [], IndexOptions(stores)
+    )
 
 
 def configured(tiny_rankers: dict[str, Path], index: Path) -> ServerConfig:

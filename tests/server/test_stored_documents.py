@@ -19,9 +19,9 @@ from farrank_first_stage.bm25 import Bm25Config
 from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.fusion import FusionConfig
 from farrank_indexes.chunk_encoder import ChunkEncoder
-from farrank_indexes.encodings_store import SCORE_WITHIN, EncodingsOf
+from farrank_indexes.encodings_store import SCORE_WITHIN, EncodingsStoreBuilder
 from farrank_indexes.index_builder import Store
-from farrank_indexes.token_store import TokensOf, key_of
+from farrank_indexes.token_store import TokenStoreBuilder, key_of
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_server.config.schema import LimitsConfig, ListenConfig, RankerConfig, ServerConfig
@@ -42,7 +42,10 @@ FAMILIES = ("firstp", "maxp", "parade-transf-rand", "cedr-knrm", "cross-encoder"
 @pytest.fixture(scope="module")
 def kept(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = open_reader(str(tiny_rankers["maxp"])).tokenizer
-    stores: list[Store] = [TokensOf(tokenizer), EncodingsOf(ChunkEncoder(str(tiny_rankers["biencoder"])))]
+    stores: list[Store] = [
+        TokenStoreBuilder(tokenizer),
+        EncodingsStoreBuilder(ChunkEncoder(str(tiny_rankers["biencoder"]))),
+    ]
     return kept_index(tmp_path_factory.mktemp("kept-index") / "index", TEXTS, stores)
 
 
@@ -263,7 +266,7 @@ async def test_a_limit_reads_the_beginnings_of_encodings_or_says_why_not(
     ranker = str(tiny_rankers["biencoder"])
     limited = open_reader(ranker, max_document_tokens=read_tokens)
     window = limited.spec.chunking.window
-    store = EncodingsOf(ChunkEncoder(ranker, max_document_tokens=kept_tokens))
+    store = EncodingsStoreBuilder(ChunkEncoder(ranker, max_document_tokens=kept_tokens))
     index = await asyncio.to_thread(kept_index, tmp_path / "index", TEXTS, [store])
     caplog.set_level(logging.INFO)
     options = pb.RerankOptions(return_chunk_scores=True, count_tokens_cut=True)
@@ -294,7 +297,7 @@ async def test_a_limit_reads_the_beginnings_of_tokens_or_says_why_not(
 ) -> None:
     ranker = str(tiny_rankers["maxp"])
     limited = open_reader(ranker, max_document_tokens=read_tokens)
-    store = TokensOf(limited.tokenizer, kept_tokens)
+    store = TokenStoreBuilder(limited.tokenizer, kept_tokens)
     index = await asyncio.to_thread(kept_index, tmp_path / "index", TEXTS, [store])
     caplog.set_level(logging.INFO)
     options = pb.RerankOptions(return_chunk_scores=True, count_tokens_cut=True)

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from farrank_indexes.document import Document
-from farrank_indexes.index_builder import Options, Store, build_index
+from farrank_indexes.document import IndexDocument
+from farrank_indexes.index_builder import IndexOptions, Store, build_index
 from farrank_indexes.index_manifest import read_manifest
 
 
 def kept_index(folder: Path, texts: dict[str, str], stores: Sequence[Store]) -> Path:
     """Index texts by their ids, with stores."""
-    build_index([Document(doc_id, text) for doc_id, text in texts.items()], folder, Options(stores))
+    build_index([IndexDocument(doc_id, text) for doc_id, text in texts.items()], folder, IndexOptions(stores))
     return folder
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class ReaderTask:
     """A piece of work that waits for a thread."""
 
     account: Account
@@ -65,7 +65,7 @@ class ReaderThreads(Executor):
         if self._is_shut:
             raise RuntimeError("the reader threads have been shut down")
         future: Future[T] = Future()
-        self._queue.put(Work(account, future, run))
+        self._queue.put(ReaderTask(account, future, run))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -106,16 +106,16 @@ class _ThreadsQueue:
 
     def __init__(self, quantum_s: float) -> None:
         self._changed = threading.Condition()
-        self._waiting: FairQueue[Work] = FairQueue(quantum_s)
+        self._waiting: FairQueue[ReaderTask] = FairQueue(quantum_s)
         self._has_ended = False
 
-    def put(self, work: Work) -> None:
+    def put(self, work: ReaderTask) -> None:
         """Add work for a thread."""
         with self._changed:
             self._waiting.put(work.account, work)
             self._changed.notify()
 
-    def get(self) -> Work | None:
+    def get(self) -> ReaderTask | None:
         """Wait for the next work and take it. Returns None when no more will come."""
         with self._changed:
             while not self._waiting:
@@ -124,12 +124,12 @@ class _ThreadsQueue:
                 self._changed.wait()
             return self._waiting.take()[1]
 
-    def done(self, work: Work, seconds: float) -> None:
+    def done(self, work: ReaderTask, seconds: float) -> None:
         """Record that work taken from the queue is done, and how long it took."""
         with self._changed:
             self._waiting.done(work.account, seconds)
 
-    def end(self, *, drop: bool) -> list[Work]:
+    def end(self, *, drop: bool) -> list[ReaderTask]:
         """Let threads end once the queue is empty. With `drop`, empty it now and return the dropped work."""
         with self._changed:
             self._has_ended = True
@@ -142,8 +142,8 @@ class _Reader:
 
     def __init__(self, queue: _ThreadsQueue) -> None:
         self._queue = queue
-        self._at: Work | None = None
-        self._seen_at: Work | None = None
+        self._at: ReaderTask | None = None
+        self._seen_at: ReaderTask | None = None
         self._seen_s = 0.0
         self._given_up = False
         self.thread = threading.Thread(target=self._run, name="farrank-reader", daemon=True)

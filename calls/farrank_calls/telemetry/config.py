@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from farrank_settings.checked import Checked, between, must
+from farrank_settings.checked import CheckedConfig, between, must
 
 
 def _is_collector(text: str) -> bool:
@@ -19,7 +19,7 @@ def _is_collector(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class LoggingConfig(Checked):
+class LoggingConfig(CheckedConfig):
     """The log on standard error: as lines for people, or as JSON objects.
 
     Each call that fails has a line; of the calls that succeed, the share `ok_sample` (0 to 1) has one.
@@ -31,7 +31,7 @@ class LoggingConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class TracingConfig(Checked):
+class TracingConfig(CheckedConfig):
     """Traces of calls are sent to the OTLP collector at `endpoint`, over HTTP; None traces nothing.
 
     The share `sample_ratio` (0 to 1) of calls is traced. A caller that sends a trace has decided for its

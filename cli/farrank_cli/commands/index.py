@@ -12,11 +12,11 @@ from typing import IO, get_args
 from farrank_cli.exit_codes import DONE, REFUSED, CommandError, told_in_a_line
 from farrank_cli.flags import DOCUMENT_FIELDS, count, document_fields, flag
 from farrank_cli.terminal import Progress, counted
-from farrank_indexes.document import CollectionError, Document
-from farrank_indexes.index_builder import Options, Store, build_index, change_index
+from farrank_indexes.document import CollectionError, IndexDocument
+from farrank_indexes.index_builder import IndexOptions, Store, build_index, change_index
 from farrank_indexes.index_process import IndexingError
 from farrank_indexes.pydoc_corpus import read_pydoc
-from farrank_indexes.token_store import TokensOf
+from farrank_indexes.token_store import TokenStoreBuilder
 from farrank_rankers.errors import RankerError
 from farrank_rankers.files.open import open_reader
 from farrank_runtimes.runtime import Precision, PrecisionAbsent, RuntimeAbsent
@@ -100,9 +100,9 @@ def run(args: argparse.Namespace) -> int:
         on_bad = leave_out if args.skip_bad else None
         read = read_documents(args.jsonl, fields=args.fields, on_bad=on_bad, with_ranking=True)
         pydoc = list(read_pydoc()) if args.pydoc else []
-        documents = pydoc or (Document(each.doc_id, each.text, each.ranking) for each in read)
+        documents = pydoc or (IndexDocument(each.doc_id, each.text, each.ranking) for each in read)
         progress.begin("documents indexed", len(pydoc) if args.pydoc else _lines_of(args.jsonl))
-        options = Options(
+        options = IndexOptions(
             stores=_stores(args),
             resume=args.resume,
             progress=progress,
@@ -151,12 +151,12 @@ def _stores(args: argparse.Namespace) -> list[Store]:
                     f"index: --tokens {source}: stored tokens are of bare texts, but this ranker's prompt "
                     "has a space before a document, which becomes part of the first token"
                 )
-            store = TokensOf(reader.tokenizer, args.max_document_tokens)
+            store = TokenStoreBuilder(reader.tokenizer, args.max_document_tokens)
             stores[store.key] = store
     if args.encode:
         # Imported here: an index without vectors needs no torch.
         from farrank_indexes.chunk_encoder import ChunkEncoder
-        from farrank_indexes.encodings_store import EncodingsOf
+        from farrank_indexes.encodings_store import EncodingsStoreBuilder
 
         with _named_flag("--encode", args.encode):
             source = args.encode
@@ -165,7 +165,7 @@ def _stores(args: argparse.Namespace) -> list[Store]:
 
                 source = exported_source(f"--encode {source}", source)
             encoder = ChunkEncoder(source, args.encode_precision, args.max_document_tokens)
-        encodings = EncodingsOf(encoder)
+        encodings = EncodingsStoreBuilder(encoder)
         stores[encodings.key] = encodings
     else:
         for name, value in (

@@ -21,7 +21,7 @@ from farrank_settings.sources import EVERY, Setting
 
 if TYPE_CHECKING:
     from farrank_server.engine.loaded.ranker import LoadedRanker
-    from farrank_server.rehearsal import Rehearsed
+    from farrank_server.rehearsal import RehearsalResult
 
 _LOG_LEVEL = ("logging", "level")
 
@@ -133,7 +133,7 @@ def _configured(args: argparse.Namespace) -> ServerConfig:
     return build_config(read_settings(args, os.environ))
 
 
-def _would_serve(config: ServerConfig, rehearsed: "Rehearsed") -> Iterator[str]:
+def _would_serve(config: ServerConfig, rehearsed: "RehearsalResult") -> Iterator[str]:
     """Describe what a server with this configuration would serve, a line for each part."""
     listen = config.listen
     how = "plaintext" if listen.tls is None else "mTLS" if listen.tls.client_ca else "TLS"

@@ -103,7 +103,7 @@ class KeyHolder(Caller):
 
     def spending(self) -> "Spending":
         """Track the tokens that one call spends."""
-        return _Counted(self)
+        return _CountedSpending(self)
 
     def take_tokens(self, amount: int) -> None:
         """Take the tokens that a call will probably cost. Raises: RateExceeded."""
@@ -203,7 +203,7 @@ class Spending:
         """Give back the tokens of a call that costs nothing."""
 
 
-class _Counted(Spending):
+class _CountedSpending(Spending):
     def __init__(self, holder: KeyHolder) -> None:
         self._holder = holder
         self._taken = 0

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from farrank_settings import sources
-from farrank_settings.checked import Checked, above_0, between, must
+from farrank_settings.checked import CheckedConfig, above_0, between, must
 from farrank_settings.errors import ConfigError
 
 PREFIX = "farrank_"
@@ -47,7 +47,7 @@ def _is_time(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyConfig(Checked):
+class KeyConfig(CheckedConfig):
     """One key: its digest, and its rights. None allows everything.
 
     `rankers` and `indexes` are names; the first of `rankers` is the key's default if the server's default is
@@ -72,7 +72,7 @@ class KeyConfig(Checked):
             raise ConfigError(
                 "sha256: must be 64 hexadecimal digits, a key's SHA-256; farrank keys new writes them"
             )
-        Checked.__post_init__(self)
+        CheckedConfig.__post_init__(self)
 
     @property
     def digest(self) -> bytes:
@@ -89,7 +89,7 @@ class KeyConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFile(Checked):
+class KeyFile(CheckedConfig):
     """The whole file: keys by name."""
 
     keys: Mapping[str, KeyConfig] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from farrank_first_stage.config import FirstStageConfig
 from farrank_rankers.files.open import Overrides
 from farrank_runtimes.runtime import Packing, Precision
 from farrank_runtimes.runtime_table import AUTO, RUNTIMES
-from farrank_settings.checked import Checked, above_0, at_least, between, must
+from farrank_settings.checked import CheckedConfig, above_0, at_least, between, must
 
 # Bounds of the time histograms: 1 ms to 10 s, three a decade, and twice as many where latency objectives lie.
 MILLISECONDS = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 200, 350, 500, 750, 1e3, 1.5e3, 2e3, 3.5e3, 5e3, 1e4)
@@ -26,7 +26,7 @@ def _is_origin(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class RankerConfig(Checked):
+class RankerConfig(CheckedConfig):
     """One ranker to load: its source, its runtime, and changes to its spec (None: as the source says).
 
     A hub name is looked up only in the local cache, unless `download` is set. `runtime` auto and `precision`
@@ -72,7 +72,7 @@ class RankerConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceConfig(Checked):
+class DeviceConfig(CheckedConfig):
     """The device of this replica. None: chosen from the machine's devices.
 
     With `compile`, torch compiles at the start the operations of packed rankers between two attentions. It is
@@ -88,7 +88,7 @@ class DeviceConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchingConfig(Checked):
+class BatchingConfig(CheckedConfig):
     """How the inputs of all requests share the device. None: chosen for the device.
 
     `max_batch_tokens` limits the padded positions of one batch, `max_padding_ratio` their ratio to the real
@@ -101,7 +101,7 @@ class BatchingConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class LimitsConfig(Checked):
+class LimitsConfig(CheckedConfig):
     """Limits of one request, and of the server's load.
 
     `max_held_characters` limits the texts of all calls in flight, including parts that are not read. A call
@@ -126,7 +126,7 @@ class LimitsConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class TlsConfig(Checked):
+class TlsConfig(CheckedConfig):
     """Certificates of the listening sockets; with `client_ca`, callers must present one, too (mTLS)."""
 
     certificate: Path
@@ -135,7 +135,7 @@ class TlsConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class HttpConfig(Checked):
+class HttpConfig(CheckedConfig):
     """The HTTP endpoint, at `listen.host` and with `listen.tls`. Port 0 takes a free one; None: no HTTP.
 
     `models` maps model names that clients of other rerankers send by default to the ranker that answers; `*`
@@ -155,7 +155,7 @@ class HttpConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class ListenConfig(Checked):
+class ListenConfig(CheckedConfig):
     """Where the server listens. Port 0 takes a free one; metrics_port None serves no metrics.
 
     `keys` is the file of the API keys that callers must send (`farrank keys`); None lets everyone call.
@@ -176,7 +176,7 @@ class ListenConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectiveConfig(Checked):
+class ObjectiveConfig(CheckedConfig):
     """The latency objective of dashboards and alerts: a `share` of reranking calls ends within `latency_s`.
 
     The server only publishes it. SIGHUP reads it again. `latency_s` is a bound of the histogram.
@@ -189,7 +189,7 @@ class ObjectiveConfig(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerConfig(Checked):
+class ServerConfig(CheckedConfig):
     """The whole tree. The first of `rankers` is the default one."""
 
     rankers: Mapping[str, RankerConfig] = field(

@@ -38,7 +38,7 @@ AT_ONCE = 64
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class _Accepted:
+class _AcceptedConnection:
     """An accepted connection, from its handshake to its end."""
 
     def __init__(self, account: Account, connection: Connection) -> None:
@@ -70,8 +70,8 @@ class Acceptor:
         few = MOST_CONNECTIONS if files == resource.RLIM_INFINITY else int(files * SHARE_OF_FILES)
         self._room = SharedRoom(min(MOST_CONNECTIONS, few))
         # Connections without a call in flight, by caller; the longest waiting first.
-        self._waiting: dict[Account, dict[_Accepted, None]] = {}
-        self._all: set[_Accepted] = set()
+        self._waiting: dict[Account, dict[_AcceptedConnection, None]] = {}
+        self._all: set[_AcceptedConnection] = set()
         self._logged_s: float | None = None
         metrics.http_connections.set_function(lambda: self._room.held)
         metrics.http_connections_limit.set(self._room.size)
@@ -115,7 +115,7 @@ class Acceptor:
             self._metrics.http_connections_ended.labels("refused").inc()
             accepted.close()
             return
-        new = _Accepted(account, self._connection())
+        new = _AcceptedConnection(account, self._connection())
         new.connection.on_wait = lambda waits: self._note(new, waits)
         self._room.take(1, account)
         self._all.add(new)
@@ -131,7 +131,7 @@ class Acceptor:
         # Not in the task: one that is cancelled before its first step runs nothing.
         new.task.add_done_callback(give_back)
 
-    async def _serve(self, accepted: _Accepted, connected: socket.socket) -> None:
+    async def _serve(self, accepted: _AcceptedConnection, connected: socket.socket) -> None:
         tls = {}
         if self._context is not None:
             tls = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": UNREAD_S}
@@ -145,7 +145,7 @@ class Acceptor:
             # The handshake failed, took too long or was aborted by the peer. TLS errors are OSErrors, too.
             self._metrics.http_connections_ended.labels("handshake").inc()
 
-    def _note(self, accepted: _Accepted, waits: bool) -> None:
+    def _note(self, accepted: _AcceptedConnection, waits: bool) -> None:
         waiting = self._waiting.setdefault(accepted.account, {})
         waiting.pop(accepted, None)
         if waits:
@@ -171,7 +171,7 @@ class Acceptor:
         self._end(oldest)
         return True
 
-    def _end(self, accepted: _Accepted) -> None:
+    def _end(self, accepted: _AcceptedConnection) -> None:
         transport = accepted.connection.transport
         if transport is not None:
             transport.abort()

@@ -41,7 +41,7 @@ from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
 from farrank_server.service.open_calls import OpenCalls
 from farrank_server.service.receiving import ReceivingBudget
-from farrank_server.service.unread import SMALL_ANSWER_BYTES, Unread, UnreadAnswers
+from farrank_server.service.unread import SMALL_ANSWER_BYTES, UnreadAnswer, UnreadAnswers
 from farrank_server.service.validate import too_large
 
 Value = TypeVar("Value")
@@ -181,7 +181,7 @@ class HttpCalls:
                 if len(written.body) <= SMALL_ANSWER_BYTES:
                     return written
                 noted = self._unread.add(Endpoint.HTTP, peer, len(written.body))
-                return _Paced(written, self._unread, noted)
+                return _PacedResponse(written, self._unread, noted)
 
             outcome = await _while_there(request.receive, self._guard.answer(method, entry, message, behave))
         return dialect.refuse(outcome) if isinstance(outcome, FarrankError) else outcome
@@ -303,13 +303,13 @@ def _peer(request: Request) -> str:
     return peer_name(*request.client) if request.client else ""
 
 
-class _Paced(Response):
+class _PacedResponse(Response):
     """A large answer, sent no faster than its caller reads it.
 
     In one piece the whole answer would lie in the connection's buffer, outside the count of unread answers.
     """
 
-    def __init__(self, whole: Response, unread: UnreadAnswers, noted: Unread) -> None:
+    def __init__(self, whole: Response, unread: UnreadAnswers, noted: UnreadAnswer) -> None:
         super().__init__(None, whole.status_code)
         self.raw_headers = whole.raw_headers
         self.body = whole.body

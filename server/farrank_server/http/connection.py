@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 
 from farrank_calls.telemetry.line_rate import LineRate
 from farrank_server.http.json_bodies import JSON, to_json
-from farrank_server.http.request_reader import Refused, RequestReader
+from farrank_server.http.request_reader import RequestReader, RequestRefused
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Connection(H11Protocol):
         error = self._reader.refusal
         assert error is not None
         self._rules.count_end("malformed")
-        why = str(error) if isinstance(error, Refused) else "is not HTTP/1.1"
+        why = str(error) if isinstance(error, RequestRefused) else "is not HTTP/1.1"
         if (left_out := self._rules.line_rate.left_out(why)) is not None:
             log.info("an HTTP request was refused: %s (%d more in the last minute)", why, left_out)
         # In other states an answer has begun already.

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from farrank_page.routes import SECURITY_HEADERS
-from farrank_server.http.dialects.asked import RerankBody
+from farrank_server.http.dialects.dialect_request import RerankBody
 from farrank_server.http.dialects.score import ScoreBody
 from farrank_server.http.dialects.shapes import json_response
 from farrank_server.service.methods import SERVICE

@@ -21,7 +21,7 @@ _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _FOLD = re.compile(rb"\n[ \t]")
 
 
-class Refused(h11.RemoteProtocolError):
+class RequestRefused(h11.RemoteProtocolError):
     """A request that this module refuses, not h11. The message quotes nothing from the request."""
 
 
@@ -47,7 +47,7 @@ class RequestReader(h11.Connection):
             if isinstance(event, h11.Request):
                 _check_length(event)
         except h11.RemoteProtocolError as error:
-            is_long = error.error_status_hint == TOO_LARGE and not isinstance(error, Refused)
+            is_long = error.error_status_hint == TOO_LARGE and not isinstance(error, RequestRefused)
             self.refusal = _too_long() if is_long else error
             raise
         return event
@@ -58,20 +58,20 @@ def _check_length(request: h11.Request) -> None:
     if b"transfer-encoding" not in names:
         return
     if b"content-length" in names:
-        raise Refused("has both Content-Length and Transfer-Encoding")
+        raise RequestRefused("has both Content-Length and Transfer-Encoding")
     if request.http_version < b"1.1":
-        raise Refused("has a Transfer-Encoding, which HTTP/1.0 does not know")
+        raise RequestRefused("has a Transfer-Encoding, which HTTP/1.0 does not know")
 
 
-def _too_long() -> Refused:
-    return Refused(f"its headers have more than {MOST_HEADER_BYTES} bytes", TOO_LARGE)
+def _too_long() -> RequestRefused:
+    return RequestRefused(f"its headers have more than {MOST_HEADER_BYTES} bytes", TOO_LARGE)
 
 
 class _Lines(ReceiveBuffer):
     """The buffer of received bytes from which h11 takes the lines of headers and trailers."""
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        """Take all lines up to an empty one, if there is one; otherwise return None. Raises: Refused."""
+        """Take all lines up to an empty one, or return None if there is none. Raises: RequestRefused."""
         before = bytes(self)
         lines = super().maybe_extract_lines()
         if lines is None:
@@ -80,9 +80,9 @@ class _Lines(ReceiveBuffer):
         if len(taken) > MOST_HEADER_BYTES:
             raise _too_long()
         if len(lines) - 1 > MOST_HEADERS:
-            raise Refused(f"has more than {MOST_HEADERS} headers", TOO_LARGE)
+            raise RequestRefused(f"has more than {MOST_HEADERS} headers", TOO_LARGE)
         if _BARE_LINE_FEED.search(taken):
-            raise Refused("a line ends in LF alone; each must end in CRLF")
+            raise RequestRefused("a line ends in LF alone; each must end in CRLF")
         if _FOLD.search(taken):
-            raise Refused("a line begins with a space or tab; each header must stand in one line")
+            raise RequestRefused("a line begins with a space or tab; each header must stand in one line")
         return lines

@@ -203,7 +203,9 @@ def _ns_since(start_s: float) -> int:
     return round((time.monotonic() - start_s) * 1e9)
 
 
-def _named(opened: OpenIndexes, given: validate.Given, caller: Caller) -> dict[int, tuple[str, str]]:
+def _named(
+    opened: OpenIndexes, given: validate.RequestDocuments, caller: Caller
+) -> dict[int, tuple[str, str]]:
     """The index and id of each document that names an index. Raises: NotFound; PermissionDenied."""
     for number, index in given.indexes.items():
         field = f"documents[{number}].index"

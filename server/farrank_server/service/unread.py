@@ -44,7 +44,7 @@ _RETRY_AFTER_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unread:
+class UnreadAnswer:
     """An answer on its way to a caller."""
 
     endpoint: Endpoint
@@ -60,14 +60,16 @@ class UnreadAnswers:
     def __init__(self, limits: LimitsConfig, metrics: Metrics) -> None:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
-        self._unread: dict[Unread, None] = {}
+        self._unread: dict[UnreadAnswer, None] = {}
         self._of = Counter[str]()
         self._sweeping: asyncio.TimerHandle | None = None
         self._room = SharedRoom(limits.max_unread_bytes, SHARE_OF_FREE)
         metrics.unread_bytes.set_function(lambda: self._room.held)
         metrics.unread_answers.set_function(lambda: len(self._unread))
 
-    def add(self, endpoint: Endpoint, connection: str, size: int, account: Account | None = None) -> Unread:
+    def add(
+        self, endpoint: Endpoint, connection: str, size: int, account: Account | None = None
+    ) -> UnreadAnswer:
         """Note an answer that is about to be sent on a connection (as `peer_name`).
 
         Without an `account`, the caller is identified by its address.
@@ -93,7 +95,7 @@ class UnreadAnswers:
                     f"its share of max_unread_bytes is what is free, {most - held}"
                 )
         patience_s = max(UNREAD_S, size / SLOWEST_BYTES_PER_S) if size else UNREAD_REFUSAL_S
-        unread = Unread(endpoint, connection, size, self._loop.time() + patience_s, account)
+        unread = UnreadAnswer(endpoint, connection, size, self._loop.time() + patience_s, account)
         self._room.take(size, account)
         self._unread[unread] = None
         self._of[connection] = of_it + size
@@ -101,7 +103,7 @@ class UnreadAnswers:
             self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
         return unread
 
-    def remove(self, unread: Unread) -> None:
+    def remove(self, unread: UnreadAnswer) -> None:
         """Record that an answer was read, or that its caller has disconnected."""
         if unread not in self._unread:
             return

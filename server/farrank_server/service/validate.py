@@ -17,7 +17,7 @@ from farrank_server.service.fields import long_work
 TURN_CHARACTERS = 2_000_000
 
 
-class Given(NamedTuple):
+class RequestDocuments(NamedTuple):
     """The documents of a request: ids, texts, and the index of each that names one, by its number."""
 
     ids: list[str]
@@ -25,7 +25,7 @@ class Given(NamedTuple):
     indexes: Mapping[int, str]
 
 
-async def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> Given:
+async def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> RequestDocuments:
     """Check a request; return the content of its documents, which is read from the message only once.
 
     Reading decodes each text: after each few million characters, other tasks of the event loop run.
@@ -65,7 +65,7 @@ async def documents_of(request: pb.RerankRequest, limits: LimitsConfig) -> Given
         raise InvalidArgument(
             f"documents[{second}].id: {doc_id[:100]!r} stands at documents[{first}], too; ids must be unique"
         )
-    return Given(ids, tuple(texts), indexes)
+    return RequestDocuments(ids, tuple(texts), indexes)
 
 
 def check_search(request: pb.SearchAndRerankRequest, limits: LimitsConfig) -> None:

@@ -27,7 +27,7 @@ from farrank_server.service.guard import Guard
 from farrank_server.service.methods import SERVICE, RerankService
 from farrank_server.service.open_calls import OpenCalls
 from farrank_server.service.receiving import ReceivingBudget
-from farrank_server.service.unread import Unread, UnreadAnswers
+from farrank_server.service.unread import UnreadAnswer, UnreadAnswers
 from farrank_server.service.validate import too_large
 from farrank_server.wire.metadata import Context, bounded_metadata, header_in
 
@@ -146,7 +146,7 @@ def _handler(
     return call
 
 
-def _removed(unread: UnreadAnswers, sent: Unread, _: "asyncio.Task[Any]") -> None:
+def _removed(unread: UnreadAnswers, sent: UnreadAnswer, _: "asyncio.Task[Any]") -> None:
     unread.remove(sent)
 
 

@@ -108,7 +108,7 @@ class Health:
             of_free=SHARE_OF_FREE,
             of_connection=MOST_CHECKS_OF_A_CONNECTION,
         )
-        self._arriving = _HalfSent()
+        self._arriving = _PendingRequests()
 
     def protect(self, keys: Keys) -> None:
         """Report a ranker's health only to callers with a key that may use it."""
@@ -272,7 +272,7 @@ async def _let_in(places: OpenCalls, context: Context) -> None:
         await refuse(context, refusal)
 
 
-class _HalfSent:
+class _PendingRequests:
     """Calls that wait for their request: a limited number, of which the oldest gives way to a new one."""
 
     def __init__(self) -> None:

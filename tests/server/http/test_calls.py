@@ -29,7 +29,7 @@ from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.http.calls import refusal_headers, status_of
 from farrank_server.http.connect import JsonExchange
-from farrank_server.http.dialects.routes import Exchange
+from farrank_server.http.dialects.routes import RerankExchange
 from support.engine_bench import TEXTS, until
 from support.http_endpoint import METHODS, Opened, OpenEndpoint
 
@@ -237,8 +237,8 @@ async def test_a_caller_learns_of_a_bug_only_that(
     ("reader", "path", "status", "said"),
     [
         (JsonExchange, RERANK, 500, {"code": "internal", "message": FAILED}),
-        (Exchange, "/voyage/rerank", 500, {"detail": FAILED}),
-        (Exchange, "/invocations", 424, {"error": FAILED, "error_type": "Backend"}),
+        (RerankExchange, "/voyage/rerank", 500, {"detail": FAILED}),
+        (RerankExchange, "/invocations", 424, {"error": FAILED, "error_type": "Backend"}),
     ],
 )
 async def test_a_bug_while_a_body_is_read_is_reported_and_counted(

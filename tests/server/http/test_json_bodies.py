@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from farrank_calls.errors import InvalidArgument
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.http import json_bodies
-from farrank_server.http.dialects.asked import RerankBody
+from farrank_server.http.dialects.dialect_request import RerankBody
 from farrank_server.http.dialects.score import ScoreBody
 from farrank_server.http.json_bodies import check_values, decoded
 from farrank_server.service.fields import DOCUMENT_ROOM_BYTES, SMALL_BYTES

@@ -21,7 +21,7 @@ def request(query: str = "q", documents: int = 1, **options: int) -> pb.RerankRe
 
 
 async def test_ids_and_texts_are_handed_on() -> None:
-    assert await validate.documents_of(request(documents=3), LIMITS) == validate.Given(
+    assert await validate.documents_of(request(documents=3), LIMITS) == validate.RequestDocuments(
         ["0", "1", "2"],
         ("text 0", "text 1", "text 2"),
         {},

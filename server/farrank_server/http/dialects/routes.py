@@ -13,8 +13,8 @@ from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.http.calls import HttpCalls
 from farrank_server.http.dialects import score
-from farrank_server.http.dialects.answered import check_whole, headers_of
-from farrank_server.http.dialects.asked import Asked, RerankBody, understand
+from farrank_server.http.dialects.answer_parts import check_whole, headers_of
+from farrank_server.http.dialects.dialect_request import DialectRequest, RerankBody, understand
 from farrank_server.http.dialects.models import Models
 from farrank_server.http.dialects.shapes import Shape, Superset, Tei, Voyage, json_response
 from farrank_server.http.json_bodies import decoded
@@ -33,7 +33,7 @@ def routes(calls: HttpCalls, models: Models) -> list[Route]:
     """The routes at which documents are reranked or scored."""
 
     async def post(shape: Shape, request: Request) -> Response:
-        return await calls.answer(request, "Rerank", Exchange(models, shape))
+        return await calls.answer(request, "Rerank", RerankExchange(models, shape))
 
     return [
         *(Route(path, partial(post, shape), methods=["POST"]) for path, shape in PATHS.items()),
@@ -45,13 +45,13 @@ def routes(calls: HttpCalls, models: Models) -> list[Route]:
 GUESSED_FROM_BYTES = 65_536
 
 
-class Exchange:
+class RerankExchange:
     """One request and its answer. The request's fields decide on the shape; otherwise the path does."""
 
     def __init__(self, models: Models, shape: Shape) -> None:
         self._models = models
         self._shape = shape
-        self._asked: Asked | None = None
+        self._request: DialectRequest | None = None
 
     def read(self, body: bytes, limits: LimitsConfig, caller: Caller) -> pb.RerankRequest:
         """Turn a body into the contract's request.
@@ -59,28 +59,30 @@ class Exchange:
         Raises: InvalidArgument naming the field; NotFound or PermissionDenied if there is no such model.
         """
         try:
-            asked = decoded(body, RerankBody, limits)
+            fields = decoded(body, RerankBody, limits)
         except InvalidArgument:
             # The body is invalid, but guessing its shape lets the client understand the error.
             if body.find(b'"texts"', 0, GUESSED_FROM_BYTES) >= 0:
                 self._shape = Tei()
             raise
-        if asked.texts is not None:
+        if fields.texts is not None:
             self._shape = Tei()
-        elif asked.top_k is not msgspec.UNSET:
+        elif fields.top_k is not msgspec.UNSET:
             self._shape = Voyage()
-        self._asked = understand(asked, self._models, caller)
-        return self._asked.request()
+        self._request = understand(fields, self._models, caller)
+        return self._request.to_pb()
 
     def write(self, answer: pb.RerankResponse) -> Response:
         """Write the answer in the client's shape.
 
         Raises: InvalidArgument if a text was cut and the client does not allow that.
         """
-        assert self._asked is not None
-        check_whole(self._asked, answer)
-        return json_response(200, self._shape.answer(self._asked, answer), headers_of(self._asked, answer))
+        assert self._request is not None
+        check_whole(self._request, answer)
+        return json_response(
+            200, self._shape.answer(self._request, answer), headers_of(self._request, answer)
+        )
 
     def refuse(self, error: FarrankError) -> Response:
         """Write an error in the client's shape."""
-        return self._shape.refuse(error, self._asked)
+        return self._shape.refuse(error, self._request)

@@ -16,8 +16,8 @@ from farrank_calls.errors import FarrankError, InvalidArgument
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.http.calls import HttpCalls
-from farrank_server.http.dialects.answered import headers_of
-from farrank_server.http.dialects.asked import Asked, RerankBody, understand
+from farrank_server.http.dialects.answer_parts import headers_of
+from farrank_server.http.dialects.dialect_request import DialectRequest, RerankBody, understand
 from farrank_server.http.dialects.models import Models
 from farrank_server.http.dialects.shapes import Superset, json_response
 from farrank_server.http.json_bodies import decoded
@@ -43,17 +43,17 @@ def routes(calls: HttpCalls, models: Models) -> list[Route]:
     """The routes at which pairs are scored."""
 
     async def post(request: Request) -> Response:
-        return await calls.answer(request, "Rerank", Exchange(models))
+        return await calls.answer(request, "Rerank", ScoreExchange(models))
 
     return [Route(path, post, methods=["POST"]) for path in ("/score", "/v1/score")]
 
 
-class Exchange:
+class ScoreExchange:
     """One request and its answer. All pairs share one query, as in a call of the contract."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._asked: Asked | None = None
+        self._request: DialectRequest | None = None
 
     def read(self, body: bytes, limits: LimitsConfig, caller: Caller) -> pb.RerankRequest:
         """Turn a body into the contract's request.
@@ -70,7 +70,7 @@ class Exchange:
         if texts is None:
             raise InvalidArgument("text_2: is missing; it must be a text or a list of texts")
         documents = [texts] if isinstance(texts, str) else texts
-        asked = RerankBody(
+        fields = RerankBody(
             query,
             [*documents],
             model=read.model,
@@ -79,12 +79,12 @@ class Exchange:
             truncate_prompt_tokens=read.truncate_prompt_tokens,
             max_tokens_per_query=read.max_tokens_per_query,
         )
-        self._asked = understand(asked, self._models, caller)
-        return self._asked.request()
+        self._request = understand(fields, self._models, caller)
+        return self._request.to_pb()
 
     def write(self, answer: pb.RerankResponse) -> Response:
         """Write the scores in the order of the texts."""
-        assert self._asked is not None
+        assert self._request is not None
         tokens = answer.usage.tokens
         told = {
             "id": f"score-{uuid.uuid4().hex}",
@@ -97,8 +97,8 @@ class Exchange:
             ],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
-        return json_response(200, told, headers_of(self._asked, answer))
+        return json_response(200, told, headers_of(self._request, answer))
 
     def refuse(self, error: FarrankError) -> Response:
         """Write an error as vLLM's other routes do."""
-        return Superset().refuse(error, self._asked)
+        return Superset().refuse(error, self._request)

@@ -14,19 +14,19 @@ from starlette.responses import Response
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import FarrankError, TooLarge
 from farrank_server.http.calls import refusal_headers, status_of
-from farrank_server.http.dialects.answered import best_of, spans_of, warnings_of
-from farrank_server.http.dialects.asked import Asked, Given
+from farrank_server.http.dialects.answer_parts import best_of, spans_of, warnings_of
+from farrank_server.http.dialects.dialect_request import BodyDocument, DialectRequest
 from farrank_server.http.json_bodies import JSON, to_json
 
 
 class Shape(Protocol):
     """Answers and errors in the form that one family of clients reads."""
 
-    def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
+    def answer(self, request: DialectRequest, answer: pb.RerankResponse) -> Any:
         """The content of an answer's JSON."""
 
-    def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
-        """The response to an error; `asked` is None if the request was not understood."""
+    def refuse(self, error: FarrankError, request: DialectRequest | None) -> Response:
+        """The response to an error; `request` is None if the request was not understood."""
 
 
 def json_response(status: int, told: Any, headers: dict[str, str]) -> Response:
@@ -44,12 +44,12 @@ class Superset:
         self._version = version
         self._documents_are_texts = documents_are_texts
 
-    def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
+    def answer(self, request: DialectRequest, answer: pb.RerankResponse) -> Any:
         """Results with `relevance_score`; `meta` holds Cohere's billing and warnings about unread tokens."""
         tokens = answer.usage.tokens
         meta = {
             "api_version": {"version": self._version},
-            "billed_units": {"search_units": 1 + (len(asked.texts) - 1) // 100},
+            "billed_units": {"search_units": 1 + (len(request.texts) - 1) // 100},
             "tokens": {"input_tokens": tokens, "output_tokens": 0},
         }
         if warnings := warnings_of(answer):
@@ -59,21 +59,21 @@ class Superset:
             "object": "rerank",
             "created": int(time.time()),
             "model": answer.ranker.name,
-            "results": [self._result(asked, each) for each in best_of(asked, answer)],
+            "results": [self._result(request, each) for each in best_of(request, answer)],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             "meta": meta,
         }
 
-    def _result(self, asked: Asked, result: pb.Result) -> dict[str, Any]:
+    def _result(self, request: DialectRequest, result: pb.Result) -> dict[str, Any]:
         told: dict[str, Any] = {"index": result.index, "relevance_score": result.score}
-        if asked.returns_documents:
-            text = asked.texts[result.index]
-            told["document"] = text if self._documents_are_texts else _object_of(asked, result.index, text)
-        if asked.wants_spans and (spans := spans_of(asked, result)):
+        if request.returns_documents:
+            text = request.texts[result.index]
+            told["document"] = text if self._documents_are_texts else _object_of(request, result.index, text)
+        if request.wants_spans and (spans := spans_of(request, result)):
             told["relevant_spans"] = spans
         return told
 
-    def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
+    def refuse(self, error: FarrankError, request: DialectRequest | None) -> Response:
         """An error with its message in each field where one of the clients looks for it."""
         status, message = status_of(error), error.message
         kind = "".join(word.title() for word in error.code.name.split("_"))
@@ -82,8 +82,8 @@ class Superset:
         return json_response(status, told, refusal_headers(error))
 
 
-def _object_of(asked: Asked, index: int, text: str) -> dict[str, Any]:
-    given: Given = asked.given[index]
+def _object_of(request: DialectRequest, index: int, text: str) -> dict[str, Any]:
+    given: BodyDocument = request.documents[index]
     if isinstance(given, str):
         return {"text": text}
     own = given.get("text")
@@ -94,13 +94,13 @@ def _object_of(asked: Asked, index: int, text: str) -> dict[str, Any]:
 class Voyage:
     """Voyage's shape: `data` instead of `results`, documents as texts."""
 
-    def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
+    def answer(self, request: DialectRequest, answer: pb.RerankResponse) -> Any:
         """An object with the results in `data`."""
         data = []
-        for each in best_of(asked, answer):
+        for each in best_of(request, answer):
             told: dict[str, Any] = {"index": each.index, "relevance_score": each.score}
-            if asked.returns_documents:
-                told["document"] = asked.texts[each.index]
+            if request.returns_documents:
+                told["document"] = request.texts[each.index]
             data.append(told)
         return {
             "object": "list",
@@ -109,7 +109,7 @@ class Voyage:
             "usage": {"total_tokens": answer.usage.tokens},
         }
 
-    def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
+    def refuse(self, error: FarrankError, request: DialectRequest | None) -> Response:
         """An error with its message in `detail`."""
         return json_response(status_of(error), {"detail": error.message}, refusal_headers(error))
 
@@ -132,20 +132,20 @@ _TEI_TYPES = {
 class Tei:
     """text-embeddings-inference's shape: a bare list of all texts, best first."""
 
-    def answer(self, asked: Asked, answer: pb.RerankResponse) -> Any:
+    def answer(self, request: DialectRequest, answer: pb.RerankResponse) -> Any:
         """A bare list of results."""
         return [
             {"index": each.index, "score": each.score}
-            | ({"text": asked.texts[each.index]} if asked.returns_documents else {})
-            for each in best_of(asked, answer)
+            | ({"text": request.texts[each.index]} if request.returns_documents else {})
+            for each in best_of(request, answer)
         ]
 
-    def refuse(self, error: FarrankError, asked: Asked | None) -> Response:
+    def refuse(self, error: FarrankError, request: DialectRequest | None) -> Response:
         """An error with one of TEI's error types."""
         status, kind = _TEI_TYPES[error.code]
         if isinstance(error, TooLarge):
             status = 413
-        elif asked is not None and not asked.texts:
+        elif request is not None and not request.texts:
             status, kind = 400, "Empty"
         told = {"error": error.message, "error_type": kind}
         return json_response(status, told, refusal_headers(error))

@@ -13,7 +13,7 @@ from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.http.dialects.models import Models
 from farrank_server.http.json_bodies import json_of, saying_what_is_no_text
 
-Given = str | dict[str, Any]
+BodyDocument = str | dict[str, Any]
 
 
 class SpansBody(msgspec.Struct):
@@ -28,7 +28,7 @@ class RerankBody(msgspec.Struct):
     """The fields of all shapes. Clients send null for what they do not set, and other fields beside."""
 
     query: str | None = None
-    documents: list[Given] | None = None
+    documents: list[BodyDocument] | None = None
     texts: list[str] | None = None
     model: str | None = None
     top_n: int | None = None
@@ -50,12 +50,12 @@ class RerankBody(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """An understood request: `given` holds its documents as they came, `texts` the text read of each."""
+class DialectRequest:
+    """A parsed request: `documents` are as the client sent them, `texts` holds the text read of each."""
 
     body: RerankBody
     scorer: Scorer
-    given: Sequence[Given]
+    documents: Sequence[BodyDocument]
     texts: Sequence[str]
     top_n: int
 
@@ -70,7 +70,7 @@ class Asked:
         """Whether each result includes its document."""
         return bool(self.body.return_documents or self.body.return_text)
 
-    def request(self) -> pb.RerankRequest:
+    def to_pb(self) -> pb.RerankRequest:
         """The contract's request, for all documents: cuts in documents beyond top_n are reported, too.
 
         Raises: InvalidArgument naming the field.
@@ -106,12 +106,12 @@ class Asked:
         return min(limits, default=0)
 
 
-def understand(body: RerankBody, models: Models, caller: Caller) -> Asked:
+def understand(body: RerankBody, models: Models, caller: Caller) -> DialectRequest:
     """Find the ranker, the texts and the number of results of a request.
 
     Raises: InvalidArgument naming the field; NotFound or PermissionDenied if there is no such model.
     """
-    given: Sequence[Given] | None = body.documents if body.texts is None else body.texts
+    given: Sequence[BodyDocument] | None = body.documents if body.texts is None else body.texts
     if given is None:
         raise InvalidArgument("documents: is missing; it must be a list of texts")
     name, top_n = "top_n", body.top_n
@@ -122,7 +122,7 @@ def understand(body: RerankBody, models: Models, caller: Caller) -> Asked:
     scorer = models.ranker(body.model, caller)
     _check_untaken(body, scorer)
     texts = [each if isinstance(each, str) else _text_of(each, n, body) for n, each in enumerate(given)]
-    return Asked(body, scorer, given, texts, _at_least(0, name, top_n or 0))
+    return DialectRequest(body, scorer, given, texts, _at_least(0, name, top_n or 0))
 
 
 def _check_untaken(body: RerankBody, scorer: Scorer) -> None:

@@ -4,15 +4,15 @@ import pytest
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.engine.loaded.ranker import LoadedEnsemble
-from farrank_server.http.dialects.answered import MAX_WARNINGS, spans_of, warnings_of
-from farrank_server.http.dialects.asked import Asked, RerankBody, SpansBody
+from farrank_server.http.dialects.answer_parts import MAX_WARNINGS, spans_of, warnings_of
+from farrank_server.http.dialects.dialect_request import DialectRequest, RerankBody, SpansBody
 
 NOBODY = LoadedEnsemble("nobody", ())
 
 
-def asked(**spans: float) -> Asked:
+def asked(**spans: float) -> DialectRequest:
     body = RerankBody(relevant_spans=SpansBody(**spans))  # type: ignore[arg-type]  # numbers alone
-    return Asked(body, NOBODY, ["text"], ["text"], 0)
+    return DialectRequest(body, NOBODY, ["text"], ["text"], 0)
 
 
 def result(score: float, evidence: "pb.Evidence", *chunks: tuple[int, int, float]) -> pb.Result:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import InvalidArgument
-from farrank_server.http.dialects.asked import Asked
+from farrank_server.http.dialects.dialect_request import DialectRequest
 
 # Enough to see the problem; a thousand lines would only be long.
 MAX_WARNINGS = 20
@@ -13,12 +13,12 @@ MAX_WARNINGS = 20
 DEFAULT_THRESHOLD = 0.1
 
 
-def check_whole(asked: Asked, answer: pb.RerankResponse) -> None:
+def check_whole(request: DialectRequest, answer: pb.RerankResponse) -> None:
     """Refuse to answer from a part of a text if the caller does not allow a part to be left out.
 
     Raises: InvalidArgument.
     """
-    body = asked.body
+    body = request.body
     if body.truncation is False or body.truncate is False:
         rule = "truncation is not allowed by the request"
     elif body.truncation_direction in ("left", "Left"):
@@ -41,11 +41,11 @@ def warnings_of(answer: pb.RerankResponse) -> list[str]:
     return warnings
 
 
-def headers_of(asked: Asked, answer: pb.RerankResponse) -> dict[str, str]:
+def headers_of(request: DialectRequest, answer: pb.RerankResponse) -> dict[str, str]:
     """Headers with the number of unread tokens, and times in milliseconds as TEI's clients know them."""
     timings = answer.timings
     cut = answer.query_tokens_cut + sum(each.tokens_cut for each in answer.results)
-    device = asked.scorer.members[0].capabilities.device
+    device = request.scorer.members[0].capabilities.device
     times = {
         "x-compute-time": timings.total_ns,
         "x-total-time": timings.total_ns,
@@ -56,25 +56,25 @@ def headers_of(asked: Asked, answer: pb.RerankResponse) -> dict[str, str]:
     return {
         "X-Farrank-Tokens-Cut": str(cut),
         "x-compute-type": device.partition(":")[0],
-        "x-compute-characters": str(sum(map(len, asked.texts))),
+        "x-compute-characters": str(sum(map(len, request.texts))),
         "x-compute-tokens": str(answer.usage.tokens),
         **{name: str(round(ns / 1e6)) for name, ns in times.items()},
     }
 
 
-def best_of(asked: Asked, answer: pb.RerankResponse) -> Iterable[pb.Result]:
+def best_of(request: DialectRequest, answer: pb.RerankResponse) -> Iterable[pb.Result]:
     """The results to return, best first."""
-    return answer.results[: asked.top_n or None]
+    return answer.results[: request.top_n or None]
 
 
-def spans_of(asked: Asked, result: pb.Result) -> list[dict[str, float]]:
+def spans_of(request: DialectRequest, result: pb.Result) -> list[dict[str, float]]:
     """The passages that count in a document, best first, without overlaps, and none below the threshold.
 
     Scores lie between 0 and 1, as the document's score does. A chunk with a score of its own keeps it.
     Attention and leave-one-out are shares of one score: the strongest chunk gets the document's score, and
     others get their share of it.
     """
-    wanted = asked.body.relevant_spans
+    wanted = request.body.relevant_spans
     assert wanted is not None
     threshold = DEFAULT_THRESHOLD if wanted.threshold is None else wanted.threshold
     strongest = max((each.score for each in result.chunks), default=0.0)
