@@ -148,8 +148,8 @@ def test_an_answer_to_another_call_is_a_failure(
     from farrank_bench.scaling import callers as asking
 
     calls = iter([replace(call_of(40), query="two words")] * 1000)
-    # The query's second word is cut, so it is not part of an input.
-    assert closed_load(addresses[0], 1, 0.0, 0.2, calls).samples
+    # The query's second word is cut, so it is not part of an input. A busy machine may need more time.
+    assert any(closed_load(addresses[0], 1, 0.0, load_s, calls).samples for load_s in (0.2, 2.0, 20.0))
     monkeypatch.setattr(asking, "SPECIAL_TOKENS", 2)
     with pytest.raises(ContenderFailed, match="wrong answer"):
         closed_load(addresses[0], 1, 0.0, 0.2, iter([call_of(40)] * 1000))
