@@ -211,7 +211,7 @@ async def test_a_thread_that_ends_is_replaced_and_its_calls_run_once_more(
             monkeypatch.setattr(loop, "_next_turn", lambda: fails_once())
             assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
         assert states == [DeviceState.RELOADING, DeviceState.READY] * times
-        assert [each.name for each in threading.enumerate()].count("farrank-device") == 1
+        await until(lambda: [each.name for each in threading.enumerate()].count("farrank-device") == 1)
 
 
 async def test_a_thread_that_is_stuck_between_two_native_calls_is_replaced(
