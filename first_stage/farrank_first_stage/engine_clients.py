@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 # How long OpenSearch's client first avoids a failed host; Elasticsearch's begins with one second.
-_ASIDE_S = 2
+_AVOID_HOST_S = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class EngineRefused(EngineError):
         self.error = error
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """All texts of the error, joined by spaces."""
         return " ".join(texts_in(self.error))
 
@@ -49,7 +49,7 @@ class EngineRefused(EngineError):
     def reasons(self) -> str:
         """The reasons in the error, each once, up to 300 characters. They may contain the caller's query."""
         reasons = dict.fromkeys(_reasons_in(self.error))
-        return "; ".join(reasons)[:300] if reasons else _one_line(self.said)
+        return "; ".join(reasons)[:300] if reasons else _one_line(self.text)
 
 
 class EngineUnreachable(EngineError):
@@ -107,7 +107,7 @@ class OpenSearchClient:
             max_retries=0,
             # Without retries these settings only decide which hosts are avoided.
             retry_on_timeout=True,
-            dead_timeout=_ASIDE_S,
+            dead_timeout=_AVOID_HOST_S,
         )
 
     async def request(

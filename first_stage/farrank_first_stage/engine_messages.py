@@ -138,8 +138,8 @@ def error_of(failure: EngineError) -> FarrankError:
     """
     if not isinstance(failure, EngineRefused):
         return down(str(failure))
-    told = failure.said.lower()
-    if any(each in told for each in _TOO_LATE):
+    text = failure.text.lower()
+    if any(each in text for each in _TOO_LATE):
         return too_late()
     if failure.status == 429:
         return ResourceExhausted(
@@ -147,12 +147,12 @@ def error_of(failure: EngineError) -> FarrankError:
             reason=Reason.FIRST_STAGE_FULL,
             retry_after_ms=_FULL_HINT_MS,
         )
-    if any(each in told for each in _TOO_MANY_TERMS):
+    if any(each in text for each in _TOO_MANY_TERMS):
         return InvalidArgument(
             "query: has more terms than the search engine searches for (its "
             "indices.query.bool.max_clause_count); shorten it, or send the documents to Rerank"
         )
-    if any(each in told for each in _TOO_MANY_CANDIDATES):
+    if any(each in text for each in _TOO_MANY_CANDIDATES):
         return InvalidArgument("k: is larger than the index's index.max_result_window")
     if failure.status == 400:
         return InvalidArgument(f"query: the search engine does not take it: {failure.reasons}")

@@ -211,7 +211,7 @@ class FusionStage(FirstStage):
 
         if self._config.candidates is None:
             names = self._config.of
-            return dict(zip(names, await together(map(search, names)), strict=True)), places
+            return dict(zip(names, await gather_or_cancel(map(search, names)), strict=True)), places
         found = await search(self._config.candidates)
 
         async def score(name: str) -> Scores:
@@ -223,7 +223,7 @@ class FusionStage(FirstStage):
             missing = {} if self._config.method == "rrf" else dict.fromkeys(found, 0.0)
             return {**missing, **its}
 
-        scores = await together(map(score, self._config.of))
+        scores = await gather_or_cancel(map(score, self._config.of))
         return dict(zip(self._config.of, scores, strict=True)), places
 
     async def _texts_of(self, finder: Mapping[str, str], until_s: float, account: Account) -> dict[str, str]:
@@ -235,13 +235,13 @@ class FusionStage(FirstStage):
             found = await self._members[name].texts(its, left_s, account=account)
             return list(zip(its, found, strict=True))
 
-        pairs = await together(map(read, dict.fromkeys(finder.values())))
+        pairs = await gather_or_cancel(map(read, dict.fromkeys(finder.values())))
         return dict(pair for its in pairs for pair in its)
 
 
-async def together(asked: Iterable[Awaitable[Answer]]) -> list[Answer]:
+async def gather_or_cancel(awaitables: Iterable[Awaitable[Answer]]) -> list[Answer]:
     """Wait for all answers; the first failure cancels the others."""
-    tasks = [asyncio.ensure_future(each) for each in asked]
+    tasks = [asyncio.ensure_future(each) for each in awaitables]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

@@ -68,28 +68,28 @@ class SearchState(StrEnum):
     HEAP_FULL = "heap_full"
 
 
-def nobody(state: SearchState) -> None:
+def ignore_state(state: SearchState) -> None:
     """Ignore the state."""
 
 
 class LuceneHost:
     """One process for all Lucene indexes of a server, restarted when it dies or hangs.
 
-    Without an index there is no process. `opened` has the content of each index. `told` is called with each
-    new state of the process.
+    Without an index there is no process. `opened` has the content of each index. `on_state` is called with
+    each new state of the process.
     """
 
     def __init__(
         self,
         config: FirstStageConfig,
         heap_mib: int = HEAP_MIB,
-        told: Callable[[SearchState], None] = nobody,
+        on_state: Callable[[SearchState], None] = ignore_state,
         tracing: TracingConfig | None = None,
     ) -> None:
         self._config = config
         self._tracing = tracing
-        self._told = told
-        self._is_heard = True
+        self._on_state = on_state
+        self._is_reporting = True
         self._heap_mib = heap_mib
         self._indexes: dict[str, Mapping[str, Any]] = {}
         self._process: SearchProcess | None = None
@@ -110,7 +110,7 @@ class LuceneHost:
             return
         self._process = process = await self._open()
         self.opened = process.opened
-        self._tell(SearchState.UP)
+        self._report(SearchState.UP)
         self._keeping = asyncio.create_task(self._keep_running(process))
 
     async def stop(self) -> None:
@@ -125,19 +125,19 @@ class LuceneHost:
         # Python collects reference cycles late or never, and the files would stay mapped as long.
         self._stores.clear()
 
-    def hush(self) -> None:
+    def stop_reporting(self) -> None:
         """Stop reporting the state of this process, since another host's process is the current one."""
-        self._is_heard = False
+        self._is_reporting = False
 
-    def speak_up(self) -> None:
+    def start_reporting(self) -> None:
         """Report the state of the process now, and each later change."""
-        self._is_heard = True
+        self._is_reporting = True
         if self._indexes:
-            self._tell(SearchState.ENDED if self._process is None else SearchState.UP)
+            self._report(SearchState.ENDED if self._process is None else SearchState.UP)
 
-    def _tell(self, state: SearchState) -> None:
-        if self._is_heard:
-            self._told(state)
+    def _report(self, state: SearchState) -> None:
+        if self._is_reporting:
+            self._on_state(state)
 
     @property
     def process_id(self) -> int | None:
@@ -166,7 +166,7 @@ class LuceneHost:
             header["places"] = [-1] * len(header["places"])
         return header, texts
 
-    def _say_what_changed(self, process: "SearchProcess") -> None:
+    def _log_replaced_indexes(self, process: "SearchProcess") -> None:
         for name, opened in process.opened.items():
             if not self._is_same(opened, self.opened[name]):
                 _log.warning(
@@ -204,7 +204,7 @@ class LuceneHost:
             born_s = time.monotonic()
             code = await process.ended()
             self._process = None
-            self._tell(process.ends_as)
+            self._report(process.ends_as)
             if time.monotonic() - born_s > _HEALTHY_AFTER_S:
                 failures = 0
             _log.error("the search process ended with %d; starting another", code)
@@ -213,8 +213,8 @@ class LuceneHost:
                 failures += 1
                 try:
                     self._process = process = await self._open()
-                    self._say_what_changed(process)
-                    self._tell(SearchState.UP)
+                    self._log_replaced_indexes(process)
+                    self._report(SearchState.UP)
                 except Exception as error:  # after any error the next start may work
                     _log.error("the search process does not start: %s", error)
 

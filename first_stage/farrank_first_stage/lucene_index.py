@@ -128,15 +128,15 @@ class OpenIndex:
         return stored.document(number)
 
 
-def check_count(path: str, what: str, held: int, said: int | None) -> None:
+def check_count(path: str, what: str, held: int, recorded: int | None) -> None:
     """Compare Lucene's count with the manifest's, if there is one: files of two indexes may have been mixed.
 
     Raises: ConfigError.
     """
-    if said is not None and held != said:
+    if recorded is not None and held != recorded:
         raise ConfigError(
-            f"{path}: the Lucene index holds {held} {what}, and {MANIFEST} says {said}: they are not of the "
-            "same index; put the whole folder back, or index the collection anew"
+            f"{path}: the Lucene index holds {held} {what}, and {MANIFEST} says {recorded}: they are not of "
+            "the same index; put the whole folder back, or index the collection anew"
         )
 
 

@@ -106,7 +106,7 @@ class SearchThreads:
             else:
                 self._wanted.add(request["id"])
                 answered = self._threads.submit(self._answer, request, time.time_ns())
-                answered.add_done_callback(partial(self._tell_failure, request["id"]))
+                answered.add_done_callback(partial(self._send_failure, request["id"]))
 
     def _answer(self, request: Mapping[str, Any], came_ns: int) -> None:
         # Cancelled before it started: there is no search.
@@ -146,7 +146,7 @@ class SearchThreads:
         with self._counting:
             return time.monotonic() - self._changed_s if self._busy == self._count else 0.0
 
-    def _tell_failure(self, search_id: int, answered: Future[None]) -> None:
+    def _send_failure(self, search_id: int, answered: Future[None]) -> None:
         if error := answered.exception():
             _log.error("a search was not answered: %s", without_words(error))
             # Without an answer, the caller would wait until its deadline.

@@ -19,7 +19,7 @@ from farrank_first_stage.kinds import (
     kind_named,
     no_encoders,
 )
-from farrank_first_stage.lucene_host import HEAP_MIB, LuceneHost, SearchState, nobody
+from farrank_first_stage.lucene_host import HEAP_MIB, LuceneHost, SearchState, ignore_state
 from farrank_settings.errors import ConfigError
 
 Answer = TypeVar("Answer")
@@ -169,18 +169,18 @@ def open_first_stages(
     encoder: Callable[[str], Awaitable[QueryEncoder]] = no_encoders,
     *,
     heap_mib: int = HEAP_MIB,
-    told: Callable[[SearchState], None] = nobody,
+    on_state: Callable[[SearchState], None] = ignore_state,
     tracing: TracingConfig | None = None,
 ) -> FirstStages:
     """Create the configured first stages; `start` opens them.
 
-    `encoder` finds the bi-encoders for queries' vectors (see `query_encoders`), `told` is called with each
-    new state of the search process, and `tracing` is where the search process sends its part of a trace.
+    `encoder` finds the bi-encoders for queries' vectors (see `query_encoders`). `on_state` is called with
+    each new state of the search process. `tracing` is where the search process sends its part of a trace.
 
     Raises: ConfigError with every problem that can be found before the start.
     """
     check_indexes(config)
-    lucene = LuceneHost(config, heap_mib, told, tracing)
+    lucene = LuceneHost(config, heap_mib, on_state, tracing)
     stages: dict[str, FirstStage] = {}
     for name, index in config.indexes.items():
         context = StageContext(name, config, lucene, stages.__getitem__, encoder)

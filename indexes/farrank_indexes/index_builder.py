@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from farrank_indexes.document import CollectionError, IndexDocument, Vectors, batch_frame
-from farrank_indexes.index_folder import Scratch, check_place, link_index, scratch_beside
+from farrank_indexes.index_folder import Scratch, check_place, link_index, open_scratch
 from farrank_indexes.index_manifest import IndexManifest, VectorsManifest, read_manifest
 from farrank_indexes.index_process import IndexingError, IndexProcess
 from farrank_trec.ranking_fields import RankingFields
@@ -113,7 +113,7 @@ def build_index(
     # If `out` is a link, write to its target: exchanging folders would replace the link.
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_beside(out) as scratch:
+    with open_scratch(out) as scratch:
         check_place(out, overwrite=overwrite)
         manifest = IndexManifest(0, 0, _created_by(), id=uuid.uuid4().hex)
         writing = _Writing(scratch, options, manifest)
@@ -148,7 +148,7 @@ def change_index(
     index = index.resolve()
     if not index.parent.is_dir():
         raise FileNotFoundError(f"{index} holds no index that Farrank made")
-    with scratch_beside(index) as scratch:
+    with open_scratch(index) as scratch:
         old = _changeable(index, [store.key for store in options.stores], adding=documents is not None)
         changed = replace(old, generation=old.generation + 1, created_by=_created_by())
         change = _Change(index, old, tuple(dict.fromkeys(delete)), replacing)
@@ -196,7 +196,7 @@ class _Change:
     deleted: tuple[str, ...]
     replacing: bool
 
-    def said(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, Any]:
         """Describe the change, so that a resumed build can tell it from another change."""
         deleted = blake2b(json.dumps(sorted(self.deleted)).encode(), digest_size=16)
         return {
@@ -436,7 +436,7 @@ class _Writing:
         stores = {key: dict(store.flush()) for key, store in self._stores.items()}
         self.scratch.save(
             {
-                "change": self.change.said() if self.change else None,
+                "change": self.change.fingerprint() if self.change else None,
                 "manifest": asdict(self.manifest),
                 "chunks": self._chunks,
                 "read": self._read,
@@ -447,7 +447,7 @@ class _Writing:
 
     def _check_same_change(self, was: Mapping[str, Any] | None) -> None:
         """Check that the interrupted change is the requested one. Raises: CollectionError."""
-        now = self.change.said() if self.change else None
+        now = self.change.fingerprint() if self.change else None
         if was == now:
             return
         if was is None or now is None or was["of"] != now["of"]:

@@ -96,8 +96,8 @@ def _problem_with_files(error: Exception) -> str | None:
 
     Such a failure is logged without a traceback. Java names the reason in the innermost error.
     """
-    told = [str(error), *(getattr(error, "stacktrace", None) or ())]
-    found = _FILES_FAILED.findall("\n".join(told))
+    texts = [str(error), *(getattr(error, "stacktrace", None) or ())]
+    found = _FILES_FAILED.findall("\n".join(texts))
     return str(found[-1]).strip() if found else None
 
 

@@ -98,7 +98,7 @@ class Scratch:
         if not out.exists():
             self.new.rename(out)
         elif not _exchange(self.new, out):
-            # If this stops after the first rename, `scratch_beside` puts the old index back.
+            # If this stops after the first rename, `open_scratch` puts the old index back.
             out.rename(old)
             self.new.rename(out)
         _sync(out.parent)
@@ -112,7 +112,7 @@ class Scratch:
 
 
 @contextmanager
-def scratch_beside(out: Path) -> Iterator[Scratch]:
+def open_scratch(out: Path) -> Iterator[Scratch]:
     """Open the scratch folder of a place. It is kept only if an interrupted preparation can resume.
 
     If a crash in the middle of an exchange left the old index in the scratch folder, it is put back.

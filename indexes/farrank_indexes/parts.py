@@ -92,8 +92,8 @@ class PartWriter:
             parts = [*parts, {"folder": self._folder.name, **part}]
         else:
             shutil.rmtree(self._folder)
-        said = {"index": index_id, **self._facts, "parts": parts}
-        write_json(self._manifest, {**said, "sha256": _seal(said)})
+        manifest = {"index": index_id, **self._facts, "parts": parts}
+        write_json(self._manifest, {**manifest, "sha256": _seal(manifest)})
 
 
 class FlatFile:
@@ -183,9 +183,9 @@ def _read_sealed(path: Path) -> dict[str, Any]:
     return found
 
 
-def _seal(said: Mapping[str, Any]) -> str:
+def _seal(manifest: Mapping[str, Any]) -> str:
     """Hash a manifest's values: a wrong place in it would give documents the tokens of others."""
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def open_parts(folder: Path, manifest: Mapping[str, Any], *, verify: bool) -> Iterator[OpenPart]:
@@ -194,13 +194,13 @@ def open_parts(folder: Path, manifest: Mapping[str, Any], *, verify: bool) -> It
     Raises: ConfigError naming the file that is missing or damaged.
     """
     for part in manifest["parts"]:
-        for name, said in part["files"].items():
+        for name, facts in part["files"].items():
             path = folder / part["folder"] / name
             if not path.is_file():
                 raise damaged(path, "it is missing")
-            if path.stat().st_size != said["bytes"]:
-                raise damaged(path, f"it has {path.stat().st_size} bytes instead of {said['bytes']}")
-            if verify and _digest(path) != said["sha256"]:
+            if path.stat().st_size != facts["bytes"]:
+                raise damaged(path, f"it has {path.stat().st_size} bytes instead of {facts['bytes']}")
+            if verify and _digest(path) != facts["sha256"]:
                 raise damaged(path, "its bytes have changed")
         yield OpenPart(folder / part["folder"], part["first"], part["documents"], part)
 

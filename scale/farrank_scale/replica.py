@@ -20,7 +20,7 @@ from farrank_server.http.listen import HttpListener
 from farrank_server.listen import SEARCHES, GrpcListener, health_of
 from farrank_server.metrics import Metrics
 from farrank_server.replica import Replica
-from farrank_server.run import set_process_up
+from farrank_server.run import set_up_process
 from farrank_server.service.methods import SERVICE
 from farrank_server.wire.handlers import refuse
 from farrank_server.wire.standard_services import Health, reflections
@@ -242,7 +242,7 @@ class FarrankReplica:
     """
 
     async def __init__(self, config: ServerConfig) -> None:  # type: ignore[misc]  # Serve awaits it
-        set_process_up()
+        set_up_process()
         configure_logging(config.logging)
         self._replica = ReplicaBehindServe(without_ports(config))
         await self._replica.__aenter__()

@@ -114,9 +114,9 @@ class _Scrape(BaseHTTPRequestHandler):
             "HTTP_ACCEPT": self.headers.get("Accept"),
             "HTTP_ACCEPT_ENCODING": self.headers.get("Accept-Encoding"),
         }
-        told: list[tuple[str, str]] = []
-        body = b"".join(self.page(environ, lambda _, headers: told.extend(headers)))
-        self._answer(HTTPStatus.OK, told, body)
+        page_headers: list[tuple[str, str]] = []
+        body = b"".join(self.page(environ, lambda _, headers: page_headers.extend(headers)))
+        self._answer(HTTPStatus.OK, page_headers, body)
 
     def _answer(self, status: HTTPStatus, headers: list[tuple[str, str]], body: bytes) -> None:
         self.send_response(status)

@@ -133,7 +133,7 @@ class Replica:
             open_first_stages,
             config.first_stage,
             encoders,
-            told=self._report_searches,
+            on_state=self._report_searches,
             tracing=config.tracing,
         )
         first_stages = await asyncio.to_thread(opening)

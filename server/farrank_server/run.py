@@ -47,7 +47,7 @@ def run(
     The status is 0 after a drain, 1 if the device was lost (a supervisor should restart the process), and 2
     if the configuration cannot be served; standard error then says why.
     """
-    set_process_up()
+    set_up_process()
     try:
         with pid_file_held(pid_file) as file:
             return asyncio.run(_serve(config, file, reread))
@@ -57,7 +57,7 @@ def run(
         return EXIT_CONFIG
 
 
-def set_process_up() -> None:
+def set_up_process() -> None:
     """Set the limits and switches that a serving process needs, before it loads anything."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Each connection and each file of an index's stores takes a descriptor. The soft limit is low for old
@@ -92,12 +92,12 @@ def pid_file_held(path: Path | None) -> Iterator[PidFile | None]:
 async def _serve(
     config: ServerConfig, pid_file: PidFile | None, reread: Callable[[], ServerConfig] | None
 ) -> int:
-    told_to_end, told_to_reload = asyncio.Event(), asyncio.Event()
+    end_requested, reload_requested = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_end.set)
-    loop.add_signal_handler(signal.SIGHUP, told_to_reload.set)
-    ending = asyncio.create_task(told_to_end.wait())
+        loop.add_signal_handler(number, end_requested.set)
+    loop.add_signal_handler(signal.SIGHUP, reload_requested.set)
+    ending = asyncio.create_task(end_requested.wait())
     replica = Replica(config, reread)
     starting = asyncio.create_task(replica.__aenter__())
     await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -108,7 +108,7 @@ async def _serve(
         # search process ends by itself when its pipe closes.
         os._exit(EXIT_OK)
     await starting
-    reloading = asyncio.create_task(_reload(replica, told_to_reload, pid_file))
+    reloading = asyncio.create_task(_reload(replica, reload_requested, pid_file))
     try:
         # A program that starts the server reads the ports here. Logs go to standard error.
         addresses = {"grpc": replica.address, "metrics": replica.metrics_url, "http": replica.http_url}
@@ -151,13 +151,13 @@ def _end_by(seconds: float, status: int) -> None:
     timer.start()
 
 
-async def _reload(replica: Replica, told: asyncio.Event, pid_file: PidFile | None) -> NoReturn:
-    """Reload whenever `told` is set, and write the outcome to the pid file."""
+async def _reload(replica: Replica, requested: asyncio.Event, pid_file: PidFile | None) -> NoReturn:
+    """Reload whenever `requested` is set, and write the outcome to the pid file."""
     number = 0
     problem = ""
     while True:
-        await told.wait()
-        told.clear()
+        await requested.wait()
+        requested.clear()
         _write(pid_file, Reloads(number + 1, number, problem))
         number += 1
         try:

@@ -77,7 +77,7 @@ async def test_a_process_whose_heap_stays_full_is_reported_killed_and_replaced(
 async def test_texts_beyond_the_heap_fail_their_searches_only(odd_index: Path) -> None:
     told: list[SearchState] = []
     config = FirstStageConfig(indexes={"odd": Bm25Config(odd_index)})
-    stage = open_first_stages(config, heap_mib=24, told=told.append)
+    stage = open_first_stages(config, heap_mib=24, on_state=told.append)
     await stage.start()
     try:
         pid = stage.lucene.process_id
@@ -97,7 +97,7 @@ async def test_a_crash_of_java_is_logged_and_leaves_no_files(
     ended = asyncio.Event()
     stage = open_first_stages(
         FirstStageConfig(indexes={"toy": Bm25Config(toy_index)}),
-        told=lambda state: ended.set() if state is SearchState.ENDED else None,
+        on_state=lambda state: ended.set() if state is SearchState.ENDED else None,
     )
     await stage.start()
     try:

@@ -116,7 +116,7 @@ async def test_threads_that_end_no_search_are_a_hung_process(
     monkeypatch.setattr(lucene_host, "STUCK_AFTER_HANGS", 0.0)  # so short that any running search exceeds it
     told: list[SearchState] = []
     config = FirstStageConfig(indexes={"odd": Bm25Config(odd_index)}, search_threads=1)
-    stages: Any = open_first_stages(config, told=told.append)
+    stages: Any = open_first_stages(config, on_state=told.append)
     await stages.start()
     try:
         async with asyncio.timeout(120):

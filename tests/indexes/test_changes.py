@@ -18,7 +18,7 @@ from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.stages import open_first_stages
 from farrank_indexes.document import CollectionError, IndexDocument
 from farrank_indexes.index_builder import IndexOptions, build_index, change_index
-from farrank_indexes.index_folder import scratch_beside
+from farrank_indexes.index_folder import open_scratch
 from farrank_indexes.index_manifest import read_manifest
 from farrank_indexes.index_process import IndexingError
 from farrank_trec.ranking_fields import RankingFields
@@ -182,7 +182,7 @@ def test_a_link_to_an_index_stays_one(tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_two_do_not_write_one_index(tmp_path: Path) -> None:
     with (
-        scratch_beside(tmp_path / "out"),
+        open_scratch(tmp_path / "out"),
         pytest.raises(FileExistsError, match="is being written by another process"),
     ):
         build_index(DOCUMENTS, tmp_path / "out")

@@ -13,7 +13,7 @@ import pytest
 from farrank_indexes import index_folder
 from farrank_indexes.document import CollectionError, IndexDocument
 from farrank_indexes.index_builder import build_index, change_index
-from farrank_indexes.index_folder import Scratch, link_index, scratch_beside
+from farrank_indexes.index_folder import Scratch, link_index, open_scratch
 from farrank_indexes.index_manifest import IndexManifest, read_manifest
 
 OLD, NEW = IndexManifest(1, 0, "the old one"), IndexManifest(2, 0, "the new one")
@@ -57,7 +57,7 @@ def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_renames_do_where_folders_cannot_be_exchanged(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_exchange(monkeypatch)
-    with scratch_beside(out) as scratch:
+    with open_scratch(out) as scratch:
         prepared(scratch)
         scratch.take_place(out)
         assert read_manifest(scratch.folder / "old") == OLD
@@ -75,13 +75,13 @@ def test_a_clean_up_that_is_interrupted_leaves_nothing_to_go_on_with(
     def interrupted(folder: Path, **_: object) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), scratch_beside(out) as scratch:  # noqa: PT012  # the end raises
+    with pytest.raises(KeyboardInterrupt), open_scratch(out) as scratch:  # noqa: PT012  # the end raises
         prepared(scratch)
         scratch.take_place(out)
         monkeypatch.setattr(shutil, "rmtree", interrupted)
     monkeypatch.undo()
     assert names(out.parent) == [".index.building", "index"]
-    with scratch_beside(out) as scratch:
+    with open_scratch(out) as scratch:
         assert scratch.saved() is None
         assert read_manifest(out) == NEW
     assert names(out.parent) == ["index"]
@@ -115,7 +115,7 @@ elif when == "exchanged":
 else:
     index_folder._exchange = lambda one, other: False
     Path.rename = killed_after_rename
-with index_folder.scratch_beside(out) as scratch:
+with index_folder.open_scratch(out) as scratch:
     scratch.begin()
     IndexManifest(2, 0, "the new one").write(scratch.new)
     scratch.save({"read": 2})
@@ -131,7 +131,7 @@ def test_a_kill_in_the_exchange_leaves_an_index_and_nothing_to_go_on_with(
 ) -> None:
     assert subprocess.run([sys.executable, "-c", KILLED, str(out), when], check=False).returncode == -9
     assert out.exists() == (when != "old")
-    with pytest.raises(CollectionError), scratch_beside(out) as scratch:  # noqa: PT012
+    with pytest.raises(CollectionError), open_scratch(out) as scratch:  # noqa: PT012
         assert scratch.saved() is None
         assert read_manifest(out) == stands
         raise CollectionError("the next one fails")
@@ -178,7 +178,7 @@ def test_names_are_on_the_disk_before_anything_rests_on_them(
         return {each.stat().st_ino for each in (new, new / part, *(new / part).parents[:2])}
 
     monkeypatch.setattr(index_folder, "_exchange", exchanged)
-    with scratch_beside(out) as scratch:
+    with open_scratch(out) as scratch:
         scratch.begin()
         (scratch.new / part).mkdir(parents=True)
         scratch.save({"read": 2})

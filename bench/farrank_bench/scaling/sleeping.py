@@ -30,7 +30,7 @@ from farrank_server.config.schema import BatchingConfig, ListenConfig, RankerCon
 from farrank_server.engine.loaded import loading
 from farrank_server.listen import GrpcListener
 from farrank_server.replica import Replica
-from farrank_server.run import set_process_up
+from farrank_server.run import set_up_process
 from farrank_settings.checked import at_least
 
 # Only this ranker's reader is used.
@@ -142,7 +142,7 @@ def report_load_to_grpc() -> None:
 
 def serve_sleeping(asked: Connection, config: SleepingConfig) -> None:
     """Run one replica: send its address when it is healthy, and serve until this process is killed."""
-    set_process_up()
+    set_up_process()
     sleep_instead(config.token_s)
     report_load_to_grpc()
 

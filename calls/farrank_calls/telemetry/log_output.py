@@ -117,7 +117,7 @@ class LineWriter(logging.Handler):
             line = self._lines.get()
             if dropped := self._dropped:
                 self._dropped -= dropped
-                line += f"\n{self._tell_dropped(dropped)}"
+                line += f"\n{self._dropped_line(dropped)}"
             rest = f"{line}\n".encode(errors="backslashreplace")
             try:
                 while rest:
@@ -129,6 +129,6 @@ class LineWriter(logging.Handler):
                 dropped_lines["not_written"] += 1
             self._lines.task_done()
 
-    def _tell_dropped(self, count: int) -> str:
+    def _dropped_line(self, count: int) -> str:
         message = "%d lines of the log were dropped: standard error was not read, or its disk was full"
         return self.format(logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, (count,), None))

@@ -71,15 +71,15 @@ class Keys:
         """Identify the caller without counting a call."""
         key = _shown_key(header)
         if not key:
-            told = "a key is needed: send it as x-api-key, or as authorization: Bearer KEY"
-            return Entry(ANYONE, Unauthenticated(told, "missing"))
+            message = "a key is needed: send it as x-api-key, or as authorization: Bearer KEY"
+            return Entry(ANYONE, Unauthenticated(message, "missing"))
         digest = digest_of(key[:_MAX_SHOWN])
         holder = self._holders.get(self._place(digest))
         if holder is None or not hmac.compare_digest(holder.key.digest, digest):
             return Entry(ANYONE, Unauthenticated("the key is unknown here, or was revoked", "unknown"))
         if holder.ends_at_s is not None and self._now_s() >= holder.ends_at_s:
-            told = f"key {holder.name}: expired at {holder.key.expires}"
-            return Entry(holder, Unauthenticated(told, "expired"))
+            message = f"key {holder.name}: expired at {holder.key.expires}"
+            return Entry(holder, Unauthenticated(message, "expired"))
         return Entry(holder)
 
     async def reload(self) -> None:

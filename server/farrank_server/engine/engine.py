@@ -73,8 +73,8 @@ class Engine:
             reading,
             self._reservations,
             self.device.submit,
-            told=metrics.tokenizer_hangs.inc,
-            lost=self.lost.set,
+            on_hang=metrics.tokenizer_hangs.inc,
+            on_lost=self.lost.set,
         )
         self._show_state(cache)
 

@@ -50,8 +50,8 @@ Submit = Callable[[ActiveCall, Sequence[QueuedInput], Sequence[PendingDocument]]
 class TokenizerPool:
     """Runs tokenization on the threads of `pool`, which pass finished slices to the device with `submit`.
 
-    `told` is called with the number of threads found hanging; each is replaced. `lost` is called when more
-    threads hang than the pool has: each further one would cost its memory and perhaps a core.
+    `on_hang` is called with the number of threads found hanging; each is replaced. `on_lost` is called when
+    more threads hang than the pool has: each further one would cost its memory and perhaps a core.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class TokenizerPool:
         reading: Speed,
         reservations: Reservations,
         submit: Submit,
-        told: Callable[[int], None] = lambda hung: None,
-        lost: Callable[[], None] = lambda: None,
+        on_hang: Callable[[int], None] = lambda hung: None,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._threads = threads
         self.pool = ReaderThreads(threads, READING_QUANTUM_S)
-        self._told, self._lost = told, lost
+        self._on_hang, self._on_lost = on_hang, on_lost
         self._event_loop = asyncio.get_running_loop()
         self._ticked_s = time.monotonic()
         self._timer = self._event_loop.call_later(TICK_S, self._tick)
@@ -85,10 +85,10 @@ class TokenizerPool:
         self._ticked_s = now_s
         if hung:
             log.error("%d tokenizer threads hang, and were replaced; their calls are refused", hung)
-            self._told(hung)
+            self._on_hang(hung)
         if self.pool.hung > self._threads:
             log.error("%d tokenizer threads hang, more than there are to be", self.pool.hung)
-            self._lost()
+            self._on_lost()
             return
         self._timer = self._event_loop.call_later(TICK_S, self._tick)
 

@@ -70,7 +70,7 @@ class HttpApplication:
                 *openapi.routes(),
                 *(page_routes() if http.page else ()),
             ],
-            exception_handlers={HTTPException: _nowhere},
+            exception_handlers={HTTPException: _not_found},
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,7 +110,7 @@ class HttpApplication:
         return JSONResponse({"status": "not serving"}, 503, headers)
 
 
-async def _nowhere(request: Request, error: Exception) -> Response:
+async def _not_found(request: Request, error: Exception) -> Response:
     """Answer that the path does not exist, or does not take this method."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path[:200]}"

@@ -33,7 +33,7 @@ from farrank_calls.errors import (
 from farrank_calls.fairness.fair_order import Account
 from farrank_server.access.callers import Caller, Entry
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.http.aside import SMALL_BYTES, Aside
+from farrank_server.http.body_threads import SMALL_BYTES, BodyThreads
 from farrank_server.http.json_bodies import JSON
 from farrank_server.metrics import Endpoint
 from farrank_server.service.connections import end_connection, peer_name
@@ -142,11 +142,11 @@ class HttpCalls:
             "HTTP requests", 2 * limits.max_concurrent_calls, limit="max_concurrent_calls"
         )
         self._open_requests.show(guard.metrics)
-        self._aside = Aside()
+        self._body_threads = BodyThreads()
 
     def close(self) -> None:
         """Stop the threads."""
-        self._aside.close()
+        self._body_threads.close()
 
     async def answer(self, request: Request, method: str, dialect: Dialect) -> Response:
         """Answer a request by a method of the service."""
@@ -164,26 +164,28 @@ class HttpCalls:
                 deadline_s = came_s + self._timeout_s(request)
                 body = await self._body(request, deadline_s, account, held)
                 read = partial(dialect.read, body, self._limits, entry.caller)
-                message = await self._done(account, len(body), read, deadline_s)
+                message = await self._run(account, len(body), read, deadline_s)
                 del body, read
             except ClientDisconnect:
                 self._guard.metrics.not_received.labels("cancelled").inc()
                 with suppress(asyncio.CancelledError):
-                    await self._guard.answer(method, entry, asyncio.CancelledError(), _never)
+                    await self._guard.answer(method, entry, asyncio.CancelledError(), _unreachable)
                 return Response(status_code=CALLER_GONE)
             except Exception as error:
                 return await self._refused(method, entry, error, dialect)
 
-            async def behave(message: Message) -> Response:
+            async def handle(message: Message) -> Response:
                 answer = await getattr(self._service, method)(message, deadline_s, entry.caller)
                 size = ANSWER_COSTS * answer.ByteSize()
-                written = await self._done(account, size, partial(dialect.write, answer))
+                written = await self._run(account, size, partial(dialect.write, answer))
                 if len(written.body) <= SMALL_ANSWER_BYTES:
                     return written
                 noted = self._unread.add(Endpoint.HTTP, peer, len(written.body))
                 return _PacedResponse(written, self._unread, noted)
 
-            outcome = await _while_there(request.receive, self._guard.answer(method, entry, message, behave))
+            outcome = await _cancel_on_disconnect(
+                request.receive, self._guard.answer(method, entry, message, handle)
+            )
         return dialect.refuse(outcome) if isinstance(outcome, FarrankError) else outcome
 
     async def describe(
@@ -195,27 +197,27 @@ class HttpCalls:
     ) -> Response:
         """Answer a request from data that is at hand: `write` builds the response for an allowed caller."""
 
-        async def behave(_: Any) -> Response:
+        async def handle(_: Any) -> Response:
             return write(entry.caller)
 
         entry = self._guard.enter(request.headers.get, _peer(request))
-        outcome = await self._guard.answer(method, entry, None, behave)
+        outcome = await self._guard.answer(method, entry, None, handle)
         return refuse(outcome) if isinstance(outcome, FarrankError) else outcome
 
     async def _refused(self, method: str, entry: Entry, error: Exception, dialect: Dialect) -> Response:
-        refused = await self._guard.answer(method, entry, error, _never)
+        refused = await self._guard.answer(method, entry, error, _unreachable)
         assert isinstance(refused, FarrankError)
         return dialect.refuse(refused)
 
     def _timeout_s(self, request: Request) -> float:
-        said = request.headers.get("connect-timeout-ms")
-        if said is None:
+        timeout_ms = request.headers.get("connect-timeout-ms")
+        if timeout_ms is None:
             return self._limits.default_timeout_s
-        if not (said.isascii() and said.isdigit() and len(said) <= 10):
+        if not (timeout_ms.isascii() and timeout_ms.isdigit() and len(timeout_ms) <= 10):
             raise InvalidArgument(
-                f"Connect-Timeout-Ms: {said[:100]!r} is no whole number of at most 10 digits"
+                f"Connect-Timeout-Ms: {timeout_ms[:100]!r} is no whole number of at most 10 digits"
             )
-        return int(said) / 1000
+        return int(timeout_ms) / 1000
 
     async def _body(self, request: Request, deadline_s: float, account: Account, held: ExitStack) -> bytes:
         """Read a body piece by piece, within the limits of bytes and time. `held` receives its reserved room.
@@ -223,15 +225,15 @@ class HttpCalls:
         Raises: TooLarge, Unimplemented, DeadlineExceeded; ResourceExhausted if there is no room for the body.
         """
         limit = self._limits.max_request_bytes
-        said = request.headers.get("content-length", "")
-        if said.isdigit() and int(said) > limit:
-            raise too_large(f"{said} bytes", self._limits)
+        declared = request.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large(f"{declared} bytes", self._limits)
         encoding = request.headers.get("content-encoding", "identity").strip()
         if encoding.lower() not in ("identity", "gzip"):
             raise Unimplemented(f"Content-Encoding: is {encoding[:100]!r}; it must be gzip or identity")
         is_packed = encoding.lower() == "gzip"
         is_of_unknown_size = is_packed or "transfer-encoding" in request.headers
-        size = limit if is_of_unknown_size else int(said or 0)
+        size = limit if is_of_unknown_size else int(declared or 0)
         try:
             async with asyncio.timeout_at(deadline_s):
                 room = held.enter_context(await self._receiving.enter(account, size))
@@ -272,16 +274,18 @@ class HttpCalls:
         for most in (min(SMALL_BYTES, limit), limit):
             if len(packed) <= most:
                 unpack = partial(_unzipped, packed, most)
-                unpacked = await self._aside.run(account, most, unpack, deadline_s)
+                unpacked = await self._body_threads.run(account, most, unpack, deadline_s)
                 if unpacked is not None:
                     return unpacked
         raise too_large(f"more than {limit} bytes, unpacked", self._limits)
 
-    async def _done(
+    async def _run(
         self, account: Account, size: int, work: Callable[[], Value], deadline_s: float | None = None
     ) -> Value:
         """Do a piece of work; long work runs on another thread, so that it does not block the event loop."""
-        return work() if size <= INLINE_BYTES else await self._aside.run(account, size, work, deadline_s)
+        return (
+            work() if size <= INLINE_BYTES else await self._body_threads.run(account, size, work, deadline_s)
+        )
 
 
 def media_type(request: Request) -> str:
@@ -358,7 +362,7 @@ def _unzipped(body: bytes, most: int) -> bytes | None:
     return b"".join(unpacked)
 
 
-async def _while_there(
+async def _cancel_on_disconnect(
     receive: Receive, answering: Coroutine[Any, Any, Response | FarrankError]
 ) -> Response | FarrankError:
     """Await an answer; cancel its work if the caller disconnects."""
@@ -380,5 +384,5 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-async def _never(_: Message) -> Response:
+async def _unreachable(_: Message) -> Response:
     raise AssertionError("an error is its own answer")

@@ -136,7 +136,7 @@ def json_of(value: object, field: str) -> str:
 
 
 @contextmanager
-def saying_what_is_no_text() -> Iterator[None]:
+def refuse_surrogates() -> Iterator[None]:
     """Refuse half of a surrogate pair: JSON can express it, but a text cannot hold it."""
     try:
         yield

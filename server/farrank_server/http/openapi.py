@@ -250,13 +250,13 @@ def _contract() -> Schema:
 
 def _descriptions() -> Schema:
     def get(summary: str, answer: str, **others: str) -> Schema:
-        said = {"200": "The answer", **{status.lstrip("_"): what for status, what in others.items()}}
+        described = {"200": "The answer", **{status.lstrip("_"): what for status, what in others.items()}}
         responses = {
             status: {
                 "description": what,
                 "content": _content("Problem" if status in ("401", "403", "429") else answer),
             }
-            for status, what in said.items()
+            for status, what in described.items()
         }
         return {"get": {"summary": summary, "responses": responses}}
 

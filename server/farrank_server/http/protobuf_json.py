@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from farrank_calls.errors import InvalidArgument
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.http.json_bodies import check_length, check_values, saying_what_is_no_text
+from farrank_server.http.json_bodies import check_length, check_values, refuse_surrogates
 from farrank_server.service.fields import PAUSE_S, PIECE_BYTES, SMALL_BYTES
 
 Value = TypeVar("Value")
@@ -35,7 +35,7 @@ def message_of_json(body: bytes, kind: type[Read], limits: LimitsConfig) -> Read
     if is_large:
         check_values(body, limits)
     message = kind()
-    with saying_what_is_no_text():
+    with refuse_surrogates():
         _read(msgspec.Raw(body), message, "", limits, is_large)
     return message
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from farrank_calls.errors import Gone, InvalidArgument
 from farrank_first_stage import Candidate
-from farrank_first_stage.fusion import together
+from farrank_first_stage.fusion import gather_or_cancel
 from farrank_server.engine.call import Document, RerankCall
 from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.service.indexes import OpenIndexes
@@ -51,7 +51,9 @@ async def of_ids(
     by_index: dict[str, dict[int, str]] = {}
     for number, (index, doc_id) in asked.items():
         by_index.setdefault(index, {})[number] = doc_id
-    found = await together(_of_index(opened, index, its, scorer, call) for index, its in by_index.items())
+    found = await gather_or_cancel(
+        _of_index(opened, index, its, scorer, call) for index, its in by_index.items()
+    )
     return {number: document for documents in found for number, document in documents.items()}
 
 

@@ -94,7 +94,7 @@ class Guard:
         method: str,
         entry: Entry,
         request: Message | BaseException | None,
-        behave: Callable[[Any], Awaitable[Answer]],
+        handle: Callable[[Any], Awaitable[Answer]],
         time_remaining: Callable[[], float | None] = lambda: None,
     ) -> Answer | FarrankError:
         """Run a method on a request; return its answer, or the error for its caller.
@@ -115,7 +115,7 @@ class Guard:
                 raise entry.refusal
             if isinstance(request, BaseException):
                 raise request
-            return await behave(request)
+            return await handle(request)
         except asyncio.CancelledError:
             remaining_s = time_remaining()
             late = remaining_s is not None and remaining_s < LATE_S

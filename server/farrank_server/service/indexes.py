@@ -110,7 +110,7 @@ class Indexes:
                 # Opening runs on another thread: it must not block calls in flight.
                 fresh = await asyncio.to_thread(self._opening)
                 # Until the switch, health and metrics report the old Lucene process.
-                fresh.lucene.hush()
+                fresh.lucene.stop_reporting()
                 try:
                     await fresh.start()
                     opened = await asyncio.to_thread(OpenIndexes, fresh, self._engine)
@@ -125,8 +125,8 @@ class Indexes:
                 await fresh.stop()
                 return
             old, self._now = self._now, opened
-            old.first_stages.lucene.hush()
-            fresh.lucene.speak_up()
+            old.first_stages.lucene.stop_reporting()
+            fresh.lucene.start_reporting()
             opened.show(self._metrics)
             self._metrics.reloads.labels("done").inc()
             log.info("the indexes are opened anew")

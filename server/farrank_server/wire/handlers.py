@@ -93,7 +93,7 @@ def _handler(
     slot = limits.max_request_bytes + BEYOND_BYTES
 
     async def call(_: object, context: Context) -> bytes:
-        async def behave(request: Message) -> bytes:
+        async def handle(request: Message) -> bytes:
             remaining_s = context.time_remaining()
             deadline_s = None if remaining_s is None else time.monotonic() + remaining_s
             answer = await method(request, deadline_s, entry.caller)
@@ -135,7 +135,7 @@ def _handler(
                         request = error.with_traceback(None)
                     del data
             # gRPC cancels the handler when the caller disconnects, and when the deadline passes.
-            answer = await guard.answer(name, entry, request, behave, context.time_remaining)
+            answer = await guard.answer(name, entry, request, handle, context.time_remaining)
             # The error that `refuse` raises stays in a cycle with the call's context and this frame.
             del request
         if isinstance(answer, FarrankError):

@@ -173,7 +173,7 @@ class Health:
 
     async def _check(self, _: object, context: Context) -> HealthCheckResponse:
         self._asked_s = time.monotonic()
-        await _let_in(self.checks, context)
+        await _admit(self.checks, context)
         request = await _read(HealthCheckRequest, await self._arriving.arrived(context), context)
         if not self._knows(request.service, context):
             known = ", ".join(self._listed)
@@ -186,17 +186,17 @@ class Health:
         return HealthCheckResponse(status=self._status_of(request.service))
 
     async def _watch(self, _: object, context: Context) -> None:
-        await _let_in(self.watches, context)
+        await _admit(self.watches, context)
         request = await _read(HealthCheckRequest, await self._arriving.arrived(context), context)
         is_known = self._knows(request.service, context)
-        said = None
+        sent = None
         while True:
             changed = self._changed
             status = HealthCheckResponse.SERVICE_UNKNOWN
             if is_known:
                 status = self._status_of(request.service)
-            if status != said:
-                said = status
+            if status != sent:
+                sent = status
                 await context.write(HealthCheckResponse(status=status))
             await changed.wait()
 
@@ -220,10 +220,10 @@ def reflection_handlers(services: Sequence[str], room: OpenCalls) -> tuple[grpc.
     servicer = ReflectionServicer((*services, health.SERVICE_NAME, REFLECTION_V1ALPHA))
 
     async def reflect(_: object, context: Context) -> None:
-        await _let_in(room, context)
+        await _admit(room, context)
         while (data := await _next(context)) is not None:
             request = await _read(ServerReflectionRequest, data, context)
-            async for answer in servicer.ServerReflectionInfo(_alone(request), context):
+            async for answer in servicer.ServerReflectionInfo(_single(request), context):
                 await context.write(answer)
 
     method: grpc.RpcMethodHandler[bytes, ServerReflectionResponse] = grpc.stream_stream_rpc_method_handler(
@@ -245,7 +245,7 @@ async def _next(context: Context) -> bytes | None:
     return None if data is grpc.aio.EOF else data
 
 
-async def _alone(request: Message) -> AsyncIterator[Message]:
+async def _single(request: Message) -> AsyncIterator[Message]:
     yield request
 
 
@@ -263,7 +263,7 @@ async def _read(kind: type[Request], data: bytes | FarrankError, context: Contex
         await refuse(context, error)
 
 
-async def _let_in(places: OpenCalls, context: Context) -> None:
+async def _admit(places: OpenCalls, context: Context) -> None:
     """Take a place for a call, or refuse the call."""
     await bounded_metadata(context)
     refusal = places.enter(context.peer())

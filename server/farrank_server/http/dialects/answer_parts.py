@@ -25,8 +25,8 @@ def check_whole(request: DialectRequest, answer: pb.RerankResponse) -> None:
         rule = "truncation_direction is left, and texts are read from their beginning"
     else:
         return
-    if told := warnings_of(answer):
-        raise InvalidArgument(f"documents: {told[0]}, and {rule}")
+    if warnings := warnings_of(answer):
+        raise InvalidArgument(f"documents: {warnings[0]}, and {rule}")
 
 
 def warnings_of(answer: pb.RerankResponse) -> list[str]:

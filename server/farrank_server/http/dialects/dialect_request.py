@@ -11,7 +11,7 @@ from farrank_calls.errors import InvalidArgument
 from farrank_server.access.callers import Caller
 from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.http.dialects.models import Models
-from farrank_server.http.json_bodies import json_of, saying_what_is_no_text
+from farrank_server.http.json_bodies import json_of, refuse_surrogates
 
 BodyDocument = str | dict[str, Any]
 
@@ -83,7 +83,7 @@ class DialectRequest:
             return_chunk_scores=self.wants_spans,
             score_scale=pb.SCORE_SCALE_RAW if raw else pb.SCORE_SCALE_SIGMOID,
         )
-        with saying_what_is_no_text():
+        with refuse_surrogates():
             request = pb.RerankRequest(query=body.query, options=options)
             for text in self.texts:
                 request.documents.add(text=text)
@@ -120,12 +120,12 @@ def understand(body: RerankBody, models: Models, caller: Caller) -> DialectReque
     if body.relevant_spans and body.relevant_spans.max_spans is not None:
         _at_least(0, "relevant_spans.max_spans", body.relevant_spans.max_spans)
     scorer = models.ranker(body.model, caller)
-    _check_untaken(body, scorer)
+    _check_unsupported(body, scorer)
     texts = [each if isinstance(each, str) else _text_of(each, n, body) for n, each in enumerate(given)]
     return DialectRequest(body, scorer, given, texts, _at_least(0, name, top_n or 0))
 
 
-def _check_untaken(body: RerankBody, scorer: Scorer) -> None:
+def _check_unsupported(body: RerankBody, scorer: Scorer) -> None:
     """Refuse fields that would change scores and cannot: ignoring them would answer another question."""
     if body.instruction:
         raise InvalidArgument("instruction: cannot be set by a request; rankers.NAME.instruction does")

@@ -86,7 +86,7 @@ class ScoreExchange:
         """Write the scores in the order of the texts."""
         assert self._request is not None
         tokens = answer.usage.tokens
-        told = {
+        content = {
             "id": f"score-{uuid.uuid4().hex}",
             "object": "list",
             "created": int(time.time()),
@@ -97,7 +97,7 @@ class ScoreExchange:
             ],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
-        return json_response(200, told, headers_of(self._request, answer))
+        return json_response(200, content, headers_of(self._request, answer))
 
     def refuse(self, error: FarrankError) -> Response:
         """Write an error as vLLM's other routes do."""

@@ -29,9 +29,9 @@ class Shape(Protocol):
         """The response to an error; `request` is None if the request was not understood."""
 
 
-def json_response(status: int, told: Any, headers: dict[str, str]) -> Response:
+def json_response(status: int, content: Any, headers: dict[str, str]) -> Response:
     """A response in JSON."""
-    return Response(to_json(told), status, headers, JSON)
+    return Response(to_json(content), status, headers, JSON)
 
 
 class Superset:
@@ -65,21 +65,23 @@ class Superset:
         }
 
     def _result(self, request: DialectRequest, result: pb.Result) -> dict[str, Any]:
-        told: dict[str, Any] = {"index": result.index, "relevance_score": result.score}
+        content: dict[str, Any] = {"index": result.index, "relevance_score": result.score}
         if request.returns_documents:
             text = request.texts[result.index]
-            told["document"] = text if self._documents_are_texts else _object_of(request, result.index, text)
+            content["document"] = (
+                text if self._documents_are_texts else _object_of(request, result.index, text)
+            )
         if request.wants_spans and (spans := spans_of(request, result)):
-            told["relevant_spans"] = spans
-        return told
+            content["relevant_spans"] = spans
+        return content
 
     def refuse(self, error: FarrankError, request: DialectRequest | None) -> Response:
         """An error with its message in each field where one of the clients looks for it."""
         status, message = status_of(error), error.message
         kind = "".join(word.title() for word in error.code.name.split("_"))
         reason = {"message": message, "type": kind, "param": None, "code": status}
-        told = {"id": uuid.uuid4().hex, "message": message, "detail": message, "error": reason}
-        return json_response(status, told, refusal_headers(error))
+        content = {"id": uuid.uuid4().hex, "message": message, "detail": message, "error": reason}
+        return json_response(status, content, refusal_headers(error))
 
 
 def _object_of(request: DialectRequest, index: int, text: str) -> dict[str, Any]:
@@ -98,10 +100,10 @@ class Voyage:
         """An object with the results in `data`."""
         data = []
         for each in best_of(request, answer):
-            told: dict[str, Any] = {"index": each.index, "relevance_score": each.score}
+            content: dict[str, Any] = {"index": each.index, "relevance_score": each.score}
             if request.returns_documents:
-                told["document"] = request.texts[each.index]
-            data.append(told)
+                content["document"] = request.texts[each.index]
+            data.append(content)
         return {
             "object": "list",
             "data": data,
@@ -147,5 +149,5 @@ class Tei:
             status = 413
         elif request is not None and not request.texts:
             status, kind = 400, "Empty"
-        told = {"error": error.message, "error_type": kind}
-        return json_response(status, told, refusal_headers(error))
+        content = {"error": error.message, "error_type": kind}
+        return json_response(status, content, refusal_headers(error))

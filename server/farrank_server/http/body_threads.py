@@ -18,7 +18,7 @@ SMALL_BYTES = 2**20
 QUANTUM_S = 0.02
 
 
-class Aside:
+class BodyThreads:
     """One thread for work on at most `SMALL_BYTES`, and one for larger work.
 
     The work holds the interpreter's lock, so more threads would not make it faster. With two threads, small

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from farrank_calls.fairness.fair_order import Account
 from farrank_calls.fairness.fair_queue import FairSlots
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.http import aside, connect
+from farrank_server.http import body_threads, connect
 from farrank_server.http.protobuf_json import message_of_json
 from support.http_connection import Connections, request
 from support.http_endpoint import METHODS, OpenEndpoint
@@ -29,7 +29,7 @@ def body(query: str, documents: int, characters: int) -> bytes:
 
 
 def large(query: str) -> bytes:
-    return body(query, 2, aside.SMALL_BYTES)
+    return body(query, 2, body_threads.SMALL_BYTES)
 
 
 class HeldReading:
@@ -48,10 +48,10 @@ class HeldReading:
                 waiting.append(account.name)
                 return await super().take(account)
 
-        monkeypatch.setattr(aside, "FairSlots", Watched)
+        monkeypatch.setattr(body_threads, "FairSlots", Watched)
 
     def _hold(self, data: bytes, kind: type[Message], limits: LimitsConfig) -> Message:
-        if len(data) > aside.SMALL_BYTES:
+        if len(data) > body_threads.SMALL_BYTES:
             self.begun.append(json.loads(data)["query"])
             assert self.go_on.wait(60)
         return self._read(data, kind, limits)
@@ -89,7 +89,7 @@ async def test_a_small_body_is_answered_while_large_ones_are_read(
 async def test_large_bodies_are_read_in_the_fair_order_of_their_callers(
     open_endpoint: OpenEndpoint, connect: Connections, held: HeldReading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside, "QUANTUM_S", 1e-9)
+    monkeypatch.setattr(body_threads, "QUANTUM_S", 1e-9)
     async with open_endpoint() as endpoint:
         callers = [await connect(endpoint.listener.port, GREEDY) for _ in range(4)]
         callers.append(await connect(endpoint.listener.port, MODEST))
