@@ -50,11 +50,11 @@ def _chaos_lines(figures: dict[str, Any]) -> Iterator[str]:
     total = sum(calls.values())
     yield f"# Chaos: {figures['seconds'] / 60:.0f} minutes, seed {figures['seed']}"
     yield ""
-    yield f"{figures['machine']}, beside other work. {total:,} calls; {figures['reruns']:.0f} were run once"
-    yield "more after a device took them with it. Wrong, lost or refused without a documented reason:"
+    yield f"{figures['machine']}, shared with other work. {total:,} calls, of which {figures['reruns']:.0f}"
+    yield "ran again after a failure of their device. Wrong, lost or refused without a documented reason:"
     yield f"{len(figures['wrong'])}."
     yield ""
-    yield "| sickness | times | well again, median | worst |"
+    yield "| failure | times | recovery, median | worst |"
     yield "| --- | ---: | ---: | ---: |"
     for name, found in figures["recoveries"].items():
         yield f"| {name} | {found['times']} | {found['median_s']:.2f} s | {found['worst_s']:.2f} s |"
@@ -99,9 +99,9 @@ def write_soak_report(
     lines = [
         f"# Soak: {seconds / 60:.0f} minutes",
         "",
-        f"{machine()}, beside other work. {len(load.outcomes):,} calls, {len(load.wrong)} of them wrong.",
+        f"{machine()}, shared with other work. {len(load.outcomes):,} calls, {len(load.wrong)} wrong.",
         "",
-        "| process | what | first | median | most | grew, by the slope |",
+        "| process | quantity | first | median | largest | growth by the slope |",
         "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
     lines += [
