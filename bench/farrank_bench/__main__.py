@@ -10,7 +10,7 @@ from pathlib import Path
 
 from farrank_bench.against_peers import against_peers
 from farrank_bench.corpus_calls import call_of, make_calls
-from farrank_bench.event_loops import admission_cost, event_loop_stall, generated_load
+from farrank_bench.event_loops import admission_cost, event_loop_stall
 from farrank_bench.exporting import export_fast, write_cross_encoder
 from farrank_bench.fidelity import CANDIDATES, fidelity_of_exports
 from farrank_bench.modernbert import modernbert_against_peers, write_modernbert
@@ -42,11 +42,10 @@ class Extent:
     stall_s: float
     pair_calls: tuple[int, int]
     base_calls: tuple[int, int]
-    load_s: float
 
 
-FULL = Extent(64, 5, 60.0, 20.0, (24, 16), (6, 8), 30.0)
-QUICK = Extent(32, 1, 15.0, 5.0, (6, 4), (2, 4), 3.0)
+FULL = Extent(64, 5, 60.0, 20.0, (24, 16), (6, 8))
+QUICK = Extent(32, 1, 15.0, 5.0, (6, 4), (2, 4))
 
 Parts = Iterator[tuple[str, Measure]]
 
@@ -115,10 +114,6 @@ class Bench:
         measure = partial(modernbert_against_peers, made, extent.base_calls, extent.repeats, usable_cores())
         yield "ModernBERT-base against sentence-transformers", measure
 
-    def generator(self) -> Parts:
-        """Measure the load generator itself."""
-        yield "The load generator", partial(generated_load, self.extent.load_s)
-
 
 def _fail(error: Exception) -> list[Row]:
     raise error
@@ -131,7 +126,6 @@ SECTIONS: Mapping[str, Callable[[Bench], Parts]] = {
     "exports": Bench.exports,
     "fidelity": Bench.fidelity,
     "modernbert": Bench.modernbert,
-    "generator": Bench.generator,
 }
 
 

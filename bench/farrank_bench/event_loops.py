@@ -1,27 +1,18 @@
-"""The cost of calls on an event loop: admission, the longest time that the loop is blocked, and sending.
-
-The server's loop is watched in its own process. The load generator sends to a server that does nothing.
-"""
+"""The cost of calls on a server's event loop: admission, and the longest time that the loop is blocked."""
 
 import asyncio
-import os
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import grpc
-
-from farrank.v1 import rerank_pb2
 from farrank_bench.report import Row, below, spread
 from farrank_bench.rounds import child
-from farrank_bench.served import RANKER, offer, watch_loaded
-from farrank_loadtest.latency.recorder import duration_text
+from farrank_bench.served import RANKER, watch_loaded
 from farrank_loadtest.loops import Sample
 from farrank_loadtest.workloads import Workload
 from farrank_loadtest.workloads.synthetic import make_up, parse_lengths
@@ -174,76 +165,5 @@ def serve_watched(asked: Connection, folder: str) -> None:
             while True:
                 await asyncio.to_thread(asked.recv)
                 asked.send(heartbeat.held())
-
-    asyncio.run(serve())
-
-
-RATES_PER_S = (500.0, 1000.0, 2000.0, 3000.0, 4000.0)
-GENERATED_DOCUMENTS = 4
-GENERATED = make_up(200, GENERATED_DOCUMENTS, parse_lengths("constant:30"), 6, seed=1)
-AIM_PER_S = 2000.0
-
-
-def generated_load(duration_s: float) -> list[Row]:
-    """Offer one rate after the other to a server that answers at once. Both have their own core.
-
-    A rate is sustained while the 99th percentile of the generator's own lateness is within
-    `farrank_loadtest.latency.sweep`'s bounds. Beyond them, a load test calls itself generator-bound.
-    """
-    cores = os.sched_getaffinity(0)
-    with child("the server", answer_at_once, max(cores)) as server:
-        address = f"127.0.0.1:{server.ask()}"
-        pin({min(cores)})
-        try:
-            steps = offer(address, GENERATED.calls, RATES_PER_S, duration_s)
-        finally:
-            pin(cores)
-    rows = []
-    for step in steps:
-        found, bound = step.whole, "; GENERATOR-BOUND" if step.generator_bound else ""
-        p50, p99 = (duration_text(found.lag.percentile_s(percent)) for percent in (50, 99))
-        figures = (
-            f"answered {found.goodput_per_s:,.1f}/s, lag p50 {p50}, p99 {p99}, thread busy {found.busy:.0%}"
-        )
-        rows.append(Row(f"{step.amount:,.0f} calls/s", figures + bound))
-    sustained = max((step.amount for step in steps if not step.generator_bound), default=0.0)
-    what = f"calls/s of {GENERATED_DOCUMENTS} documents of 30 tokens, sustained on one core"
-    if len(cores) == 1:
-        what += ", shared with the server: too low"
-    return [*rows, Row(what, f"{sustained:,.0f}", f"at least {AIM_PER_S:,.0f}", sustained >= AIM_PER_S)]
-
-
-def pin(cores: set[int]) -> None:
-    """Pin all threads of this process, and those that they start: gRPC's threads may exist already."""
-    for thread in os.listdir("/proc/self/task"):
-        with suppress(ProcessLookupError):
-            os.sched_setaffinity(int(thread), cores)
-
-
-def answer_at_once(asked: Connection, core: int) -> None:
-    """Serve on a free loopback port, send its number, and answer every call with the same bytes until killed.
-
-    With such a server, the benchmark measures only the caller.
-    """
-    os.sched_setaffinity(0, {core})
-    answer = rerank_pb2.RerankResponse(
-        results=[rerank_pb2.Result(index=place, score=-float(place)) for place in range(GENERATED_DOCUMENTS)],
-        timings=rerank_pb2.Timings(total_ns=1000, queue_ns=100, inference_ns=500),
-    ).SerializeToString()
-
-    async def rerank(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        return answer
-
-    async def serve() -> None:
-        # Without serializers, requests and answers stay bytes.
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(rerank)
-        server = grpc.aio.server()
-        service = grpc.method_handlers_generic_handler("farrank.v1.RerankService", {"Rerank": handler})
-        server.add_generic_rpc_handlers((service,))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        asked.recv()
-        asked.send(port)
-        await server.wait_for_termination()
 
     asyncio.run(serve())
