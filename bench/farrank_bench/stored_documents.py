@@ -31,7 +31,7 @@ from farrank_rankers.reader import Reader
 from farrank_server.config.schema import LimitsConfig, RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Reservation, Reservations
-from farrank_server.engine.call import ActiveCall, Document, RerankCall, brought
+from farrank_server.engine.call import ActiveCall, InputDocument, RerankCall, text_documents
 from farrank_server.engine.loaded.document_cache import DocumentCache, KnownDocuments
 from farrank_server.engine.loaded.loading import load_rankers
 from farrank_server.engine.loaded.ranker import LoadedRanker
@@ -62,7 +62,7 @@ def texts_of(reader: Reader, count: int, tokens: int) -> list[str]:
     raise ValueError(f"the documentation has only {len(made)} texts of {tokens} tokens")
 
 
-def stored(folder: Path, ranker: LoadedRanker, texts: Sequence[str]) -> tuple[Document, ...]:
+def stored(folder: Path, ranker: LoadedRanker, texts: Sequence[str]) -> tuple[InputDocument, ...]:
     """Store the texts' tokens. Returns the documents without their texts, as the first stage does."""
     store = TokenStoreBuilder(ranker.reader.tokenizer)
     writer = store.open(folder, 0, None)
@@ -71,7 +71,7 @@ def stored(folder: Path, ranker: LoadedRanker, texts: Sequence[str]) -> tuple[Do
     writer.close()
     manifest = IndexManifest(len(texts), 0, "", id="bench", places=len(texts), stores=(store.key,))
     sources = Sources.found(IndexStores(folder, manifest), [ranker])
-    return tuple(Document(len(text), None, sources, place) for place, text in enumerate(texts))
+    return tuple(InputDocument(len(text), None, sources, place) for place, text in enumerate(texts))
 
 
 def reading(rounds: int, threads: int) -> list[Row]:
@@ -80,7 +80,7 @@ def reading(rounds: int, threads: int) -> list[Row]:
     (ranker,) = load_rankers(config, DocumentCache(0))[0].members
     texts = texts_of(ranker.reader, DOCUMENTS, TOKENS)
     with tempfile.TemporaryDirectory() as folder:
-        calls = {"texts": brought(texts), "stored tokens": stored(Path(folder), ranker, texts)}
+        calls = {"texts": text_documents(texts), "stored tokens": stored(Path(folder), ranker, texts)}
         contenders = {name: partial(prepared, ranker, each, threads) for name, each in calls.items()}
         found = measure_rounds(contenders, rounds)
         before = anonymous_mib()
@@ -97,7 +97,7 @@ def reading(rounds: int, threads: int) -> list[Row]:
     ]
 
 
-def prepared(ranker: LoadedRanker, documents: tuple[Document, ...], threads: int) -> PassResult:
+def prepared(ranker: LoadedRanker, documents: tuple[InputDocument, ...], threads: int) -> PassResult:
     """Read, split and frame a call's documents, as a server does before they reach the device."""
 
     async def prepare() -> PassResult:

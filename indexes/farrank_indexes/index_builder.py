@@ -363,17 +363,15 @@ class _Writing:
     ) -> list[Vectors]:
         """Choose the vectors of each document's chunks: an encoder's, or the one in the document's line."""
         made = [each for each in encoded if each is not None]
-        brought = [each.ranking.vector for each in batch]
-        if made and any(each is not None for each in brought):
+        given = [each.ranking.vector for each in batch]
+        if made and any(each is not None for each in given):
             raise CollectionError(
                 "documents bring a 'vector', and a ranker is to encode them: one of both only"
             )
         if made:
             vectors = list(made[0])
         else:
-            vectors = [
-                _NO_VECTORS if each is None else np.array([each], dtype=np.float32) for each in brought
-            ]
+            vectors = [_NO_VECTORS if each is None else np.array([each], dtype=np.float32) for each in given]
         expected = self.manifest.vectors
         widths = {each.shape[1] for each in vectors if len(each)}
         if self.manifest.places and widths != ({expected.width} if expected else set()):

@@ -37,7 +37,7 @@ def streams_of(device: torch.device) -> DeviceStreams:
 
 
 @contextmanager
-def beside(device: torch.device) -> Iterator[None]:
+def on_side_stream(device: torch.device) -> Iterator[None]:
     """Run the block on the aggregator's stream, after the work on the current stream; a CPU has only one.
 
     The current stream continues when the block's work is done. So each stream may read and free the other's
@@ -155,11 +155,11 @@ class CudaFeed:
         finally:
             # The begun part of a failed batch continues to run and reads the stage.
             end.record(encoding)
-        return Queued(features, stream, start, end, self._device)
+        return QueuedBatch(features, stream, start, end, self._device)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Queued:
+class QueuedBatch:
     """A batch among others in a device's queue."""
 
     features: Features

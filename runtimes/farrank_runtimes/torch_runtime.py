@@ -20,7 +20,7 @@ from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput, LongArray, collate
 from farrank_runtimes.cores import usable_cores
-from farrank_runtimes.cuda_queue import CudaFeed, beside
+from farrank_runtimes.cuda_queue import CudaFeed, on_side_stream
 from farrank_runtimes.devices import (
     affordable_tokens,
     batch_tokens,
@@ -178,7 +178,7 @@ def _aggregate(
 
     Shapes: (D, C, …), (D, C), (D, …) -> scores (D,), chunk scores (D, C).
     """
-    with beside(device):
+    with on_side_stream(device):
         scores, chunk_scores = explain(features, chunk_mask, query)
         return scores.tolist(), chunk_scores.tolist()
 

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from farrank_calls.errors import DroppedAt, FarrankError, RateExceeded, Reason, Unauthenticated
-from farrank_calls.fairness.fair_order import Priority
+from farrank_calls.fairness.fair_order import CallPriority
 from farrank_calls.telemetry.log_output import dropped_lines
 from farrank_runtimes.runtime_table import installed_version
 from farrank_server.config.schema import SECONDS, LimitsConfig, ObjectiveConfig
@@ -127,7 +127,7 @@ class Metrics:
         self.priority_tokens = gauge(
             "priority_admitted_tokens", "Tokens admitted and not yet encoded, by priority", "priority"
         )
-        for priority in Priority:
+        for priority in CallPriority:
             self.priority_queue_seconds.labels(priority.name.lower())
 
         self.stage_seconds = histogram(

@@ -13,11 +13,11 @@ from farrank_calls.fairness.fair_order import (
     LINGERS,
     NOBODY,
     Account,
+    CallPriority,
     FairOrder,
     FairShares,
-    Priority,
 )
-from farrank_server.engine.batcher import Batcher, BatchPolicy, Queued
+from farrank_server.engine.batcher import Batcher, BatchPolicy, QueueItem
 
 QUANTUM_S = 1.0
 FOREVER = 1e9
@@ -25,7 +25,7 @@ TOKENS_PER_S = 100.0
 
 
 @dataclass(slots=True, eq=False)
-class Owned(Queued):
+class Owned(QueueItem):
     account: Account
 
 
@@ -81,7 +81,7 @@ def test_one_account_alone_is_never_ahead(pieces: list[float]) -> None:
     for work_s in pieces:
         stage.serve(work_s)
         assert stage.order.rank(NOBODY) == (0, 0.0)
-        assert stage.order.shares[Priority.INTERACTIVE].progress == pytest.approx(1.0)
+        assert stage.order.shares[CallPriority.INTERACTIVE].progress == pytest.approx(1.0)
 
 
 @settings(max_examples=20)
@@ -152,7 +152,7 @@ def test_only_accounts_with_work_or_ahead_are_remembered(steps: list[tuple[int, 
 
 @given(works)
 def test_batch_work_waits_but_has_its_part(pieces: list[float]) -> None:
-    interactive, batch = Account("caller"), Account("caller", priority=Priority.BATCH)
+    interactive, batch = Account("caller"), Account("caller", priority=CallPriority.BATCH)
     stage = Stage(interactive, batch)
     for work_s in pieces:
         stage.serve(work_s)
@@ -161,7 +161,7 @@ def test_batch_work_waits_but_has_its_part(pieces: list[float]) -> None:
 
 
 def test_batch_work_has_everything_that_nobody_else_wants() -> None:
-    interactive, batch = Account("caller"), Account("caller", priority=Priority.BATCH)
+    interactive, batch = Account("caller"), Account("caller", priority=CallPriority.BATCH)
     stage = Stage(batch)
     assert {stage.serve(1.0) for _ in range(100)} == {batch}
     stage.come(interactive)
@@ -178,7 +178,9 @@ def queue(
 
 
 callers = st.lists(
-    st.tuples(st.sampled_from("abc"), st.sampled_from(Priority), st.lists(st.integers(1, 64), min_size=1)),
+    st.tuples(
+        st.sampled_from("abc"), st.sampled_from(CallPriority), st.lists(st.integers(1, 64), min_size=1)
+    ),
     min_size=1,
     max_size=20,
 )
@@ -187,7 +189,7 @@ callers = st.lists(
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @given(callers)
 def test_nothing_is_lost_doubled_or_left_among_several_accounts(
-    packed: bool, calls: list[tuple[str, Priority, list[int]]]
+    packed: bool, calls: list[tuple[str, CallPriority, list[int]]]
 ) -> None:
     order = FairOrder(QUANTUM_S)
     batcher: Batcher[Owned] = Batcher(BatchPolicy(128, 1.1, 4, packed), order)

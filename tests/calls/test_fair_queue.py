@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from farrank_calls.fairness import fair_queue
-from farrank_calls.fairness.fair_order import Account, Priority
+from farrank_calls.fairness.fair_order import Account, CallPriority
 from farrank_calls.fairness.fair_queue import FairQueue, FairSlots
 
 GREEDY, MODEST = Account("greedy"), Account("modest")
-BATCH = Account("greedy", priority=Priority.BATCH)
+BATCH = Account("greedy", priority=CallPriority.BATCH)
 
 
 class Clock:
@@ -123,6 +123,6 @@ def test_what_is_cleared_or_removed_leaves_no_account_behind() -> None:
     queue.done(GREEDY, 1.0)
     assert queue.clear() == ["d"]
     assert not queue
-    assert not queue._order.shares[Priority.INTERACTIVE].is_wanted
+    assert not queue._order.shares[CallPriority.INTERACTIVE].is_wanted
     with pytest.raises(ValueError, match="empty"):
         queue.take()

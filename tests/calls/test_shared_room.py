@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_calls.errors import ResourceExhausted
-from farrank_calls.fairness.fair_order import NOBODY, Account, Priority
+from farrank_calls.fairness.fair_order import NOBODY, Account, CallPriority
 from farrank_calls.fairness.shared_room import SharedRoom
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed, Speeds
-from farrank_server.engine.admission.reservations import Claim, Reservation, Reservations, Work
+from farrank_server.engine.admission.reservations import Claim, RankerWork, Reservation, Reservations
 
 GREEDY, MODEST = Account("greedy"), Account("modest")
-LATER = Account("greedy", 1.0, Priority.BATCH)
+LATER = Account("greedy", 1.0, CallPriority.BATCH)
 
 
 def fill(room: SharedRoom, *accounts: Account, piece: int = 1) -> None:
@@ -62,7 +62,7 @@ def test_room_is_held_by_weight() -> None:
 
 def test_batch_work_leaves_half_to_interactive_work() -> None:
     room = SharedRoom(1000)
-    fill(room, LATER, Account("another", 1.0, Priority.BATCH))
+    fill(room, LATER, Account("another", 1.0, CallPriority.BATCH))
     assert room.held == 500
     fill(room, GREEDY)
     assert room.of(GREEDY) > 400
@@ -115,7 +115,7 @@ def make_admission(**limits: float) -> Reservations:
 def admit(
     admission: Reservations, account: Account, tokens: int, *, remaining_s: float = 1e6, characters: int = 0
 ) -> Reservation:
-    work = [Work("a", tokens)]
+    work = [RankerWork("a", tokens)]
     return admission.admit(Claim(work, characters, characters, 0.0, remaining_s, account), 0.0)
 
 
@@ -194,8 +194,8 @@ def test_batch_work_does_not_count_for_interactive_work_and_waits_for_it() -> No
         admit(admission, LATER, 1000, remaining_s=1000)
     # Hardly any of the 40 s of batch work goes before it.
     admit(admission, NOBODY, 1000, remaining_s=2)
-    assert admission.outstanding_of(Priority.BATCH) == 40_000
-    assert admission.outstanding_of(Priority.INTERACTIVE) == 1000
+    assert admission.outstanding_of(CallPriority.BATCH) == 40_000
+    assert admission.outstanding_of(CallPriority.INTERACTIVE) == 1000
     with pytest.raises(ResourceExhausted) as no:
         admit(admission, LATER, 20_000, remaining_s=1000)
     assert no.value.reason == "share"

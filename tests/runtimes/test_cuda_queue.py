@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from farrank_rankers.features import Features
 from farrank_rankers.packed.stream import TokenStream
 from farrank_runtimes import cuda_queue
-from farrank_runtimes.cuda_queue import ALIGNED, CudaFeed, DeviceStreams, Stage, beside, handed_over
+from farrank_runtimes.cuda_queue import ALIGNED, CudaFeed, DeviceStreams, Stage, handed_over, on_side_stream
 from support.packings import packing_of
 
 CPU = torch.device("cpu")
@@ -138,14 +138,14 @@ def test_the_stage_of_a_batch_that_failed_is_waited_for(diary: Diary) -> None:
 
 
 def test_aggregators_run_between_what_the_caller_did_and_does(diary: Diary) -> None:
-    with beside(torch.device("cuda:0")):
+    with on_side_stream(torch.device("cuda:0")):
         assert diary.current == "aggregation"
     assert diary.current == "caller"
     assert diary.lines == ["aggregation waits for caller", "caller waits for aggregation"]
-    with pytest.raises(KeyError), beside(torch.device("cuda:0")):
+    with pytest.raises(KeyError), on_side_stream(torch.device("cuda:0")):
         raise KeyError
     assert diary.lines[2:] == diary.lines[:2]
-    with beside(CPU):
+    with on_side_stream(CPU):
         assert diary.current == "caller"
 
 

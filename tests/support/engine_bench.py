@@ -19,7 +19,7 @@ from farrank_server.config.schema import (
     ServerConfig,
 )
 from farrank_server.engine.batcher import Batcher
-from farrank_server.engine.call import QueuedInput, RerankCall, RerankResult, brought
+from farrank_server.engine.call import QueuedInput, RerankCall, RerankResult, text_documents
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.work_queue import Inputs
 from farrank_server.engine.engine import Engine
@@ -97,7 +97,7 @@ class Bench(Generic[R]):
     ) -> RerankResult:
         now_s = time.monotonic()
         return await self.engine.rerank(
-            RerankCall(ranker, QUERY, brought(texts), max_chunks, now_s, now_s + timeout_s)
+            RerankCall(ranker, QUERY, text_documents(texts), max_chunks, now_s, now_s + timeout_s)
         )
 
     def is_ready(self) -> bool:

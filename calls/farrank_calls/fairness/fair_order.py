@@ -28,7 +28,7 @@ LINGERS = 0.2
 PROGRESS_MEMORY_S = 2.0
 
 
-class Priority(IntEnum):
+class CallPriority(IntEnum):
     """The kind of a call: its user waits for the answer, or the work can wait."""
 
     INTERACTIVE = 0
@@ -40,7 +40,7 @@ class Account(NamedTuple):
 
     name: str = ""
     weight: float = 1.0
-    priority: Priority = Priority.INTERACTIVE
+    priority: CallPriority = CallPriority.INTERACTIVE
 
 
 # The account of work without an owner.
@@ -163,7 +163,7 @@ class FairOrder:
     """
 
     def __init__(self, quantum_s: float) -> None:
-        self.shares = {priority: FairShares(quantum_s) for priority in Priority}
+        self.shares = {priority: FairShares(quantum_s) for priority in CallPriority}
         # The seconds of batch work that go before interactive work.
         self._owed_s = 0.0
         # The part of batch work in the time in which some waited.
@@ -180,7 +180,7 @@ class FairOrder:
     def rank(self, account: Account, extra_s: float = 0.0) -> Rank:
         """Return an account's rank, as if `extra_s` of work had been done for it already."""
         level = 0
-        if account.priority is Priority.BATCH:
+        if account.priority is CallPriority.BATCH:
             level = -1 if self._owed_s > 0 else 1
         ahead_s = self.shares[account.priority].ahead_at_s(account, extra_s)
         return Rank(level, 0.0 if ahead_s is None else ahead_s)
@@ -190,22 +190,22 @@ class FairOrder:
         if work_s <= 0:
             return
         self.shares[account.priority].charge(account, work_s)
-        if self.shares[Priority.BATCH].is_wanted:
-            weight, is_batch = work_s / (work_s + PROGRESS_MEMORY_S), account.priority is Priority.BATCH
+        if self.shares[CallPriority.BATCH].is_wanted:
+            weight, is_batch = work_s / (work_s + PROGRESS_MEMORY_S), account.priority is CallPriority.BATCH
             self._batch_part += weight * (is_batch - self._batch_part)
-        if not (self.shares[Priority.BATCH].is_wanted and self.shares[Priority.INTERACTIVE].is_wanted):
+        if not all(self.shares[priority].is_wanted for priority in CallPriority):
             self._owed_s = 0.0
-        elif account.priority is Priority.INTERACTIVE:
+        elif account.priority is CallPriority.INTERACTIVE:
             self._owed_s += work_s / (BATCH_PART - 1)
         else:
             self._owed_s -= work_s
 
-    def progress(self, priority: Priority) -> float | None:
+    def progress(self, priority: CallPriority) -> float | None:
         """Recent virtual seconds of a priority's accounts per second of the stage's work. Any thread may ask.
 
         None if no account has waited for another.
         """
         progress = self.shares[priority].progress
-        if progress is None or priority is Priority.INTERACTIVE:
+        if progress is None or priority is CallPriority.INTERACTIVE:
             return progress
         return progress * max(self._batch_part, 1 / BATCH_PART)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from farrank_calls.fairness.fair_order import NOBODY, Account, Priority
+from farrank_calls.fairness.fair_order import NOBODY, Account, CallPriority
 
 # A caller may hold this many times the free room, times its weight. This is how A. Choudhury and E. Hahne
 # share the buffers of a switch (Dynamic queue length thresholds, IEEE/ACM ToN 1998). A single caller gets
@@ -29,7 +29,7 @@ def within_share(
     account that holds nothing may take all that is free.
     """
     free = size - held
-    if account.priority is Priority.BATCH and held and of_batch + wanted > BATCH_OF_FREE * free:
+    if account.priority is CallPriority.BATCH and held and of_batch + wanted > BATCH_OF_FREE * free:
         return False
     return not mine or mine + wanted <= of_free * account.weight * free
 
@@ -69,7 +69,7 @@ class SharedRoom:
     def take(self, amount: int, account: Account = NOBODY) -> None:
         """Add an amount to an account. A negative amount gives it back."""
         self.held += amount
-        if account.priority is Priority.BATCH:
+        if account.priority is CallPriority.BATCH:
             self._of_batch += amount
         self._of[account] += amount
         if not self._of[account]:

@@ -125,7 +125,7 @@ class TokenBudget:
 
 
 @dataclass(slots=True, eq=False)
-class Queued:
+class QueueItem:
     """One encoder input in the queue. A subclass says where it belongs.
 
     `tokens` includes the padding inside a query. The padding costs nothing in a packed batch, but admission,
@@ -141,7 +141,7 @@ class Queued:
     enqueued_s: float = field(init=False, default=0.0)
 
 
-Q = TypeVar("Q", bound=Queued)
+Q = TypeVar("Q", bound=QueueItem)
 
 
 @dataclass(slots=True, eq=False)
@@ -357,5 +357,5 @@ class Batcher(Generic[Q]):
             heapreplace(heap, (rank, following.due_s, following.order, following, lane, rest, taken_s))
 
 
-def _sorted(items: Iterable[Queued]) -> SortedKeyList:
+def _sorted(items: Iterable[QueueItem]) -> SortedKeyList:
     return SortedKeyList(items, key=lambda item: (item.due_s, item.order))

@@ -14,7 +14,7 @@ from farrank_rankers.ensemble import mean_score
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.engine.admission.reservations import Reservation
-from farrank_server.engine.batcher import Queued
+from farrank_server.engine.batcher import QueueItem
 from farrank_server.engine.loaded.document_cache import KnownDocuments
 from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.engine.stored import NOTHING, Source, Sources
@@ -25,7 +25,7 @@ SCORE_DECIMALS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class InputDocument:
     """A document to score. It has a text, or a place among the data stored with an index, or both.
 
     A ranker reads the text only if the sources lack the data that it needs. `characters` is the text's
@@ -51,9 +51,9 @@ class Document:
         return f"\ud800{self.sources.stores.index_id}/{self.place}"
 
 
-def brought(texts: Iterable[str]) -> tuple[Document, ...]:
+def text_documents(texts: Iterable[str]) -> tuple[InputDocument, ...]:
     """Make documents from texts alone."""
-    return tuple(Document(len(text), text) for text in texts)
+    return tuple(InputDocument(len(text), text) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class RerankCall:
 
     ranker: str
     query: str
-    documents: tuple[Document, ...]
+    documents: tuple[InputDocument, ...]
     max_chunks: int | None
     arrival_s: float
     deadline_s: float
@@ -245,7 +245,7 @@ class PendingDocument:
 
 
 @dataclass(slots=True, eq=False)
-class QueuedInput(Queued):
+class QueuedInput(QueueItem):
     """One encoder input of a call: a chunk of a document, or the query (plan dual only)."""
 
     call: ActiveCall

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farrank_calls.errors import DeadlineExceeded, NotFound, Reason, Unavailable
-from farrank_calls.fairness.fair_order import NOBODY, Account, Priority
+from farrank_calls.fairness.fair_order import NOBODY, Account, CallPriority
 from farrank_calls.telemetry.call_record import current
 from farrank_rankers.errors import ReadingStopped
 from farrank_runtimes.runtime import forget_locals
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
-from farrank_server.engine.admission.reservations import Claim, Reservation, Reservations, Work
-from farrank_server.engine.call import ActiveCall, Document, RerankCall, RerankResult, mean_of_members
+from farrank_server.engine.admission.reservations import Claim, RankerWork, Reservation, Reservations
+from farrank_server.engine.call import ActiveCall, InputDocument, RerankCall, RerankResult, mean_of_members
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.supervision import TAKEN_WITH_IT, Device
 from farrank_server.engine.loaded.document_cache import DocumentCache, KnownDocuments
@@ -90,7 +90,7 @@ class Engine:
         return self.rankers[name]
 
     @contextmanager
-    def reserve(self, call: RerankCall, coming: Sequence[Document]) -> Iterator[Reservation]:
+    def reserve(self, call: RerankCall, coming: Sequence[InputDocument]) -> Iterator[Reservation]:
         """Reserve capacity for a call whose documents are still to be found.
 
         `coming` are placeholders for these documents: about as long, and at the same places in the call. For
@@ -164,7 +164,7 @@ class Engine:
         waiting = asyncio.gather(*map(asyncio.wrap_future, turns), return_exceptions=True)
         waiting.add_done_callback(give_back)
 
-    def expected_tokens(self, call: RerankCall, documents: Sequence[Document]) -> int:
+    def expected_tokens(self, call: RerankCall, documents: Sequence[InputDocument]) -> int:
         """Estimate from the lengths of its documents how many tokens a call will have."""
         lengths = [document.characters for document in documents]
         return sum(
@@ -358,7 +358,7 @@ class Engine:
         """Let Prometheus read, at each scrape, the values that change too often to copy."""
         metrics, device, reservations = self._metrics, self.device, self._reservations
         metrics.held_characters.set_function(reservations.held_characters)
-        for priority in Priority:
+        for priority in CallPriority:
             shown = metrics.priority_tokens.labels(priority.name.lower())
             shown.set_function(partial(reservations.outstanding_of, priority))
         metrics.cache_bytes.set_function(lambda: cache.size_bytes)
@@ -374,7 +374,7 @@ class Engine:
 def _claim(
     call: RerankCall,
     members: Sequence[LoadedRanker],
-    documents: Sequence[Document],
+    documents: Sequence[InputDocument],
     known: Sequence[KnownDocuments] | None = None,
 ) -> Claim:
     """Compute the claim of a call.
@@ -382,7 +382,7 @@ def _claim(
     Its texts are held once. Each member reads them unless it has cached or stored encodings or stored tokens.
     `known` is None while the texts are not known; a member with a cache then claims no tokens.
     """
-    work: list[Work] = []
+    work: list[RankerWork] = []
     unread = 0
     for number, member in enumerate(members):
         held = known[number].held if known is not None else {}

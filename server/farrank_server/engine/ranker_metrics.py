@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from farrank_calls.fairness.fair_order import Priority
+from farrank_calls.fairness.fair_order import CallPriority
 from farrank_server.engine.call import RerankResult
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
 from farrank_server.metrics import BATCH_FAILURES, CODES, METHODS, STAGES, Endpoint, Metrics
@@ -36,7 +36,7 @@ def count_answer(
     metrics: Metrics,
     ranker: LoadedRanker,
     result: RerankResult,
-    priority: Priority,
+    priority: CallPriority,
     exemplar: Mapping[str, str] | None = None,
 ) -> None:
     """Count one ranker's answer to a call. `exemplar` holds labels that lead to the call."""

@@ -102,8 +102,8 @@ class TokenizerPool:
         framer: list[ChunkFramer] = []
 
         def read(indices: Sequence[int]) -> Steps[Tally]:
-            brought = Tally() if framer else (yield from self._read_query(call, framer))
-            return brought + (yield from self._read_slice(call, framer[0], indices))
+            tally = Tally() if framer else (yield from self._read_query(call, framer))
+            return tally + (yield from self._read_slice(call, framer[0], indices))
 
         # The first slice includes the query. The other slices then run in parallel, a few at a time.
         account = call.call.account
@@ -172,18 +172,18 @@ class TokenizerPool:
 
     def _read_query(self, call: ActiveCall, framer: list[ChunkFramer]) -> Steps[Tally]:
         query = yield from _tokens_of(call.ranker, call.call.query)
-        brought = Tally(query_tokens_cut=query.tokens_cut or 0)
+        tally = Tally(query_tokens_cut=query.tokens_cut or 0)
         if call.ranker.is_dual:
             encoder_input = call.ranker.reader.query_input(query)
-            brought.tokens = encoder_input.tokens
+            tally.tokens = encoder_input.tokens
             self._submit(call, [QueuedInput(encoder_input.tokens, call, encoder_input)], [])
         framer.append(ChunkFramer(call.ranker.reader, None if call.ranker.is_dual else query))
-        return brought
+        return tally
 
     def _read_slice(self, call: ActiveCall, framer: ChunkFramer, indices: Sequence[int]) -> Steps[Tally]:
         inputs: list[QueuedInput] = []
         documents: list[PendingDocument] = []
-        brought = Tally()
+        tally = Tally()
         for index in indices:
             if not call.is_wanted:
                 raise ReadingStopped("the call ended while its documents were read")
@@ -191,35 +191,35 @@ class TokenizerPool:
             source = call.call.documents[index].source(call.ranker.name)
             if held is None and index in call.known.stored:
                 held = _stored(call, source, index)
-                brought.stored_documents += 1
-                brought.stored_chunks += len(held.spans)
+                tally.stored_documents += 1
+                tally.stored_chunks += len(held.spans)
             elif held is None:
                 document, its_inputs = yield from self._read_document(call, framer, index, source.tokens)
                 inputs += its_inputs
-                brought.stored_documents += source.tokens is not None
+                tally.stored_documents += source.tokens is not None
             else:
-                brought.cached_chunks += len(held.spans)
-                brought.cached_tokens += held.tokens
+                tally.cached_chunks += len(held.spans)
+                tally.cached_tokens += held.tokens
             if held is not None:
                 spans, cut = held.spans, held.cut
                 document = PendingDocument(call, index, spans, cut, [], 0, held.tokens, whole=held.features)
             documents.append(document)
-            brought.chunks += len(document.spans)
+            tally.chunks += len(document.spans)
         self._submit(call, inputs, documents)
-        brought.tokens = sum(each.tokens for each in inputs) + brought.cached_tokens
-        return brought
+        tally.tokens = sum(each.tokens for each in inputs) + tally.cached_tokens
+        return tally
 
     def _read_document(
         self, call: ActiveCall, framer: ChunkFramer, index: int, stored: StoredTokens | None
     ) -> Steps[tuple[PendingDocument, list[QueuedInput]]]:
-        ranker, limit, brought = call.ranker, call.call.max_chunks, call.call.documents[index]
-        length = brought.characters
+        ranker, limit, source = call.ranker, call.call.max_chunks, call.call.documents[index]
+        length = source.characters
         if stored is not None:
-            read = stored.read(brought.place, readable_tokens(ranker.spec.chunking, limit))
+            read = stored.read(source.place, readable_tokens(ranker.spec.chunking, limit))
         else:
-            assert brought.text is not None, "a document that is not kept beside an index brings its text"
+            assert source.text is not None, "a document that is not kept beside an index brings its text"
             counts = call.call.count_tokens
-            steps = ranker.reader.document_steps(brought.text, limit, count_tokens=counts)
+            steps = ranker.reader.document_steps(source.text, limit, count_tokens=counts)
             read = yield from self._observed(call, steps, ranker.readable(length, counts))
         chunks = ranker.reader.split(read, limit)
         inputs = framer.inputs(chunks)

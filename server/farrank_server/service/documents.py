@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from farrank_calls.errors import Gone, InvalidArgument
 from farrank_first_stage import Candidate
 from farrank_first_stage.fusion import gather_or_cancel
-from farrank_server.engine.call import Document, RerankCall
+from farrank_server.engine.call import InputDocument, RerankCall
 from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.service.indexes import OpenIndexes
 
@@ -16,7 +16,7 @@ _NAMED = 10
 
 async def of_candidates(
     opened: OpenIndexes, index: str, candidates: Sequence[Candidate], scorer: Scorer, call: RerankCall
-) -> list[Document]:
+) -> list[InputDocument]:
     """Make documents of a search's candidates, without texts if the data stored with the index suffices.
 
     Raises: Gone if a document without a place is no longer in the index; the errors of `FirstStages.texts`.
@@ -33,17 +33,17 @@ async def of_candidates(
     for each in candidates:
         if each.place is None or sources is None:
             text = texts.get(each.doc_id, each.text)
-            documents.append(Document(len(text), text))
+            documents.append(InputDocument(len(text), text))
         elif suffices:
-            documents.append(Document(sources.stores.length(each.place), None, sources, each.place))
+            documents.append(InputDocument(sources.stores.length(each.place), None, sources, each.place))
         else:
-            documents.append(Document(len(each.text), each.text, sources, each.place))
+            documents.append(InputDocument(len(each.text), each.text, sources, each.place))
     return documents
 
 
 async def of_ids(
     opened: OpenIndexes, asked: Mapping[int, tuple[str, str]], scorer: Scorer, call: RerankCall
-) -> dict[int, Document]:
+) -> dict[int, InputDocument]:
     """Look documents up by index and id. `asked` and the result have their numbers in the request as keys.
 
     Raises: InvalidArgument naming those that their index does not have; the errors of `FirstStages.texts`.
@@ -59,7 +59,7 @@ async def of_ids(
 
 async def _of_index(
     opened: OpenIndexes, index: str, asked: Mapping[int, str], scorer: Scorer, call: RerankCall
-) -> dict[int, Document]:
+) -> dict[int, InputDocument]:
     stages, sources = opened.first_stages, opened.sources(index)
     doc_ids = list(asked.values())
     places: list[int | None] = [None] * len(doc_ids)
@@ -79,10 +79,10 @@ async def _of_index(
         text = texts.get(doc_id)
         if sources is not None and place is not None:
             length = len(text) if text is not None else sources.stores.length(place)
-            documents[number] = Document(length, text, sources, place)
+            documents[number] = InputDocument(length, text, sources, place)
         else:
             assert text is not None, "read, or refused"
-            documents[number] = Document(len(text), text)
+            documents[number] = InputDocument(len(text), text)
     return documents
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import partial
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_calls.fairness.fair_order import Account, Priority
+from farrank_calls.fairness.fair_order import Account, CallPriority
 from farrank_calls.telemetry.call_record import CallRecord, current
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import ServerConfig
-from farrank_server.engine.call import Document, RerankCall, brought
+from farrank_server.engine.call import InputDocument, RerankCall, text_documents
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.metrics import Metrics
@@ -65,7 +65,7 @@ class RerankService:
             scorer = self._engine.scorer(call.ranker)
             response = pb.RerankResponse()
             answers.describe_scoring(response, scorer, request.options)
-            documents = brought(given.texts)
+            documents = text_documents(given.texts)
             if not given.indexes:
                 spending.expect(partial(self._engine.expected_tokens, call, documents))
                 result = await self._engine.rerank(replace(call, documents=documents), on_admitted=taken_over)
@@ -75,7 +75,7 @@ class RerankService:
                 coming = list(documents)
                 for number, (name, _) in named.items():
                     length = opened.first_stages.find(name).mean_characters
-                    coming[number] = Document(length, None, opened.sources(name))
+                    coming[number] = InputDocument(length, None, opened.sources(name))
                 spending.expect(partial(self._engine.expected_tokens, call, coming))
                 with self._engine.reserve(call, coming) as reserved:
                     taken_over()
@@ -111,7 +111,7 @@ class RerankService:
             answers.describe_scoring(response, scorer, request.options)
             k = request.k or self._default_k
             sources = opened.sources(index.name)
-            coming = [Document(index.mean_characters, None, sources)] * min(k, index.documents)
+            coming = [InputDocument(index.mean_characters, None, sources)] * min(k, index.documents)
             spending.expect(partial(self._engine.expected_tokens, call, coming))
             with self._engine.reserve(call, coming) as reserved:
                 taken_over()
@@ -195,7 +195,7 @@ def _tell(record: CallRecord, response: pb.RerankResponse | pb.SearchAndRerankRe
 def _account(options: pb.RerankOptions, caller: Caller) -> Account:
     """The account that is charged for a call's work: calls of batch priority have a separate one."""
     if options.priority == pb.PRIORITY_BATCH:
-        return caller.account._replace(priority=Priority.BATCH)
+        return caller.account._replace(priority=CallPriority.BATCH)
     return caller.account
 
 
@@ -216,7 +216,7 @@ def _named(
 async def _add_texts(
     opened: OpenIndexes,
     response: answers.Response,
-    documents: Sequence[Document],
+    documents: Sequence[InputDocument],
     named: Mapping[int, tuple[str, str]],
     call: RerankCall,
 ) -> None:

@@ -31,7 +31,7 @@ from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Runtime
 from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfig
 from farrank_server.engine import engine as engine_module
 from farrank_server.engine.admission.estimates import Speed, Speeds
-from farrank_server.engine.call import ActiveCall, Document, RerankCall, brought
+from farrank_server.engine.call import ActiveCall, InputDocument, RerankCall, text_documents
 from farrank_server.engine.device import device_loop
 from farrank_server.engine.device import device_loop as worker
 from farrank_server.engine.device.device_loop import DeviceThread
@@ -538,7 +538,7 @@ async def test_a_text_whose_tokens_are_counted_is_read_whole_and_admission_knows
     text = "the sea " * 20_000
     async with open_bench() as bench:
         now_s = time.monotonic()
-        cut = RerankCall("maxp", QUERY, brought([text]), None, now_s, now_s + 60)
+        cut = RerankCall("maxp", QUERY, text_documents([text]), None, now_s, now_s + 60)
         counted = replace(cut, count_tokens=True, deadline_s=now_s + 20)
         await bench.engine.rerank(cut)
         beginning = sum(observed)
@@ -548,11 +548,11 @@ async def test_a_text_whose_tokens_are_counted_is_read_whole_and_admission_knows
         # not.
         long = text * 10
         with pytest.raises(DeadlineExceeded, match="needs about 80 s"):
-            await bench.engine.rerank(replace(counted, documents=brought([long])))
-        reserved = bench.engine.reserve(replace(counted, documents=()), [Document(len(long))])
+            await bench.engine.rerank(replace(counted, documents=text_documents([long])))
+        reserved = bench.engine.reserve(replace(counted, documents=()), [InputDocument(len(long))])
         with pytest.raises(DeadlineExceeded, match="needs about 80 s"):
             reserved.__enter__()
-        with bench.engine.reserve(replace(cut, documents=()), [Document(len(long))]):
+        with bench.engine.reserve(replace(cut, documents=()), [InputDocument(len(long))]):
             pass
 
 
@@ -596,16 +596,16 @@ async def test_a_place_reserved_before_the_texts_are_known_becomes_the_calls_own
     async with open_bench() as bench:
         now_s = time.monotonic()
         coming = RerankCall("maxp", QUERY, (), None, now_s, now_s + 60)
-        with bench.engine.reserve(coming, [Document(90)] * len(TEXTS)) as reserved:
+        with bench.engine.reserve(coming, [InputDocument(90)] * len(TEXTS)) as reserved:
             assert bench.count("farrank_admitted_tokens", ranker="maxp") > 100
             assert bench.count("farrank_held_characters") == 90 * len(TEXTS)
-            call = RerankCall("maxp", QUERY, brought(TEXTS), None, now_s, now_s + 60)
+            call = RerankCall("maxp", QUERY, text_documents(TEXTS), None, now_s, now_s + 60)
             assert scores(await bench.engine.rerank(call, reserved)) == pytest.approx(wanted, abs=1e-5)
         assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
         bench.engine.loaded["maxp"].speeds.encoding.replace(100.0)
         with (
             pytest.raises(DeadlineExceeded, match="needs about"),
-            bench.engine.reserve(coming, [Document(2000)] * 100),
+            bench.engine.reserve(coming, [InputDocument(2000)] * 100),
         ):
             pass
 

@@ -19,7 +19,7 @@ from farrank_calls.telemetry.tracing import CallTrace, Tracing
 from farrank_rankers.tokens import EncoderInput
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.server_config import build_config
-from farrank_server.engine.call import RerankCall, brought
+from farrank_server.engine.call import RerankCall, text_documents
 from farrank_server.replica import check
 from farrank_settings.errors import ConfigError
 from farrank_settings.sources import Setting
@@ -85,7 +85,7 @@ async def test_a_batch_leads_to_all_traced_calls_that_shared_it(
 
         async def ask(record: CallRecord) -> None:
             now_s = time.monotonic()
-            documents = brought(("the river rises",))
+            documents = text_documents(("the river rises",))
             call = RerankCall("maxp", QUERY, documents, None, now_s, now_s + 60, record=record)
             await bench.engine.rerank(call)
 

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_calls.fairness.fair_order import Account, Priority
+from farrank_calls.fairness.fair_order import Account, CallPriority
 from farrank_rankers.calibration import Calibration
 from farrank_rankers.spec import COSINE_CALIBRATION
 from support.server_deadline import server_deadline
@@ -123,7 +123,7 @@ async def test_the_first_stage_is_asked_for_the_account_of_the_caller(
     await stub.SearchAndRerank(pb.SearchAndRerankRequest(query="river", options=options))
     named = [pb.Document(id="rhine", index="things")]
     await stub.Rerank(pb.RerankRequest(query="river", documents=named, options=options))
-    expected = Priority.BATCH if priority == pb.PRIORITY_BATCH else Priority.INTERACTIVE
+    expected = CallPriority.BATCH if priority == pb.PRIORITY_BATCH else CallPriority.INTERACTIVE
     assert first_stage.accounts == [Account("ipv4:127.0.0.1", priority=expected)] * 2
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farrank_calls.errors import DeadlineExceeded, InvalidArgument, Reason, ResourceExhausted
-from farrank_calls.fairness.fair_order import NOBODY, Account, FairOrder, Priority
+from farrank_calls.fairness.fair_order import NOBODY, Account, CallPriority, FairOrder
 from farrank_calls.fairness.shared_room import SharedRoom, within_share
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.admission.estimates import Speed, Speeds
@@ -36,7 +36,7 @@ UNUSED = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, np.inf, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RankerWork:
     """One ranker's work for a call, estimated from the lengths of the texts until they are read.
 
     `chunks` counts all chunks that it scores, `tokens` the tokens that it encodes: a cached document costs
@@ -56,7 +56,7 @@ class Claim:
     Times are seconds of one clock.
     """
 
-    work: Sequence[Work]
+    work: Sequence[RankerWork]
     unread: int
     held: int
     arrival_s: float
@@ -106,7 +106,7 @@ class Reservations:
         with self._lock:
             return _tokens_left(self._table[:, self._table[RANKER] == self._number[ranker]])
 
-    def outstanding_of(self, priority: Priority) -> int:
+    def outstanding_of(self, priority: CallPriority) -> int:
         """Tokens of one priority admitted and not yet encoded, all rankers together."""
         with self._lock:
             numbers = [number for each, (number, _) in self._accounts.items() if each.priority is priority]
@@ -222,7 +222,7 @@ class Reservations:
             self._free.append(column)
         reservation.columns.clear()
 
-    def _column(self, work: Work, claim: Claim, account: int) -> tuple[float, ...]:
+    def _column(self, work: RankerWork, claim: Claim, account: int) -> tuple[float, ...]:
         sizes = work.tokens, work.chunks
         return *sizes, *sizes, self._number[work.ranker], claim.arrival_s, claim.deadline_s, account
 
@@ -255,7 +255,7 @@ class Reservations:
             before = min(before, own - characters + others)
         return (before + characters) / per_s
 
-    def _alone_s(self, work: Work) -> float:
+    def _alone_s(self, work: RankerWork) -> float:
         speeds = self._speeds[self._number[work.ranker]]
         return work.tokens / speeds.encoding.per_s + work.chunks / speeds.scoring.per_s
 
@@ -328,7 +328,7 @@ class Reservations:
         of_batch = sum(
             float(left[number])
             for each, (number, _) in self._accounts.items()
-            if each.priority is Priority.BATCH
+            if each.priority is CallPriority.BATCH
         )
         size = limits.max_queued_tokens
         if tokens and not within_share(account, tokens, mine=mine, of_batch=of_batch, held=queued, size=size):
@@ -354,7 +354,7 @@ class Reservations:
         for each, number in ((claim.account, owner), *((a, n) for a, (n, _) in self._accounts.items())):
             weights[number] = each.weight
             leads_s[number] = self.order.shares[each.priority].lead_s(each)
-            is_batch[number] = each.priority is Priority.BATCH
+            is_batch[number] = each.priority is CallPriority.BATCH
         accounts = Accounts(weights, leads_s, is_batch, self.order.progress(claim.account.priority))
         new = self._shares(columns)
         return forecast_among(

@@ -74,12 +74,12 @@ class BatchResults:
         self.has_succeeded = False
         self.uncounted: list[Figures] = []
 
-    def finish(self, batch: BatchInFlight, *, beside: bool) -> None:
+    def finish(self, batch: BatchInFlight, *, overlapped: bool) -> None:
         """Wait for a batch, keep its features, and score the documents that it completes.
 
         A failing input is isolated: its call gets an error, and the other inputs of the batch get their
-        scores. `beside` says that another batch is in flight, whose time on the device covers the work done
-        here.
+        scores. `overlapped` says that another batch is in flight, whose time on the device covers the work
+        done here.
         Raises: DeviceLost.
         """
         ready: list[PendingDocument] = []
@@ -97,19 +97,19 @@ class BatchResults:
             encoded.append(attempt)
 
         run_isolated(take_in, batch.items, lambda items, error: self._encoding_failed(batch, items, error))
-        busy_s = self._score(batch.queue.ranker, ready, beside=beside)
+        busy_s = self._score(batch.queue.ranker, ready, overlapped=overlapped)
         if batch.is_queued:
             busy_s += sum(attempt.seconds for attempt in encoded)
         else:
             busy_s = time.monotonic() - batch.began_s
         self.uncounted.append(Figures(batch.queue, busy_s))
         self.uncounted += map(_figures, encoded)
-        self._let_loop_answer(ready, beside=beside)
+        self._let_loop_answer(ready, overlapped=overlapped)
 
-    def score(self, queue: RankerQueue, ready: Sequence[PendingDocument], *, beside: bool) -> None:
-        """Score documents that need no encoding. `beside` and Raises: as `finish`."""
-        self.uncounted.append(Figures(queue, self._score(queue.ranker, ready, beside=beside)))
-        self._let_loop_answer(ready, beside=beside)
+    def score(self, queue: RankerQueue, ready: Sequence[PendingDocument], *, overlapped: bool) -> None:
+        """Score documents that need no encoding. `overlapped` and Raises: as `finish`."""
+        self.uncounted.append(Figures(queue, self._score(queue.ranker, ready, overlapped=overlapped)))
+        self._let_loop_answer(ready, overlapped=overlapped)
 
     def _take_in(self, batch: BatchInFlight) -> list[PendingDocument]:
         """Store each input's features in its document. Returns the documents that can be scored now.
@@ -175,7 +175,7 @@ class BatchResults:
             arrived.append((item, row, nbytes))
         return arrived
 
-    def _score(self, ranker: LoadedRanker, ready: Sequence[PendingDocument], *, beside: bool) -> float:
+    def _score(self, ranker: LoadedRanker, ready: Sequence[PendingDocument], *, overlapped: bool) -> float:
         """Score documents. Returns the seconds in which this alone kept the device busy."""
         started_s = time.monotonic()
         scored = 0
@@ -193,17 +193,17 @@ class BatchResults:
         if ready:
             run_isolated(score, ready, failed)
         scoring_s = time.monotonic() - started_s
-        if beside:
+        if overlapped:
             return 0.0
         ranker.speeds.scoring.observe(scored, scoring_s)
         return scoring_s
 
-    def _let_loop_answer(self, scored: Sequence[PendingDocument], *, beside: bool) -> None:
+    def _let_loop_answer(self, scored: Sequence[PendingDocument], *, overlapped: bool) -> None:
         """Let the event loop send answers before the work is counted: callers wait only for scores.
 
         If the device has no other work, the figures stay uncounted until the answers are sent.
         """
-        if beside or self._work.has_work:
+        if overlapped or self._work.has_work:
             if scored:
                 time.sleep(0.0)
             self.count()

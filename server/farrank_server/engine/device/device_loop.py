@@ -17,7 +17,7 @@ from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.device.batch_in_flight import BatchInFlight
 from farrank_server.engine.device.batch_results import ANSWER_SENT_S, BatchResults
 from farrank_server.engine.device.watchdog import GivenUp, Watchdog
-from farrank_server.engine.device.work_queue import Inbox, Turn, WorkQueue
+from farrank_server.engine.device.work_queue import DeviceWork, Inbox, WorkQueue
 from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.metrics import Metrics
 
@@ -143,7 +143,7 @@ class DeviceLoop:
         while True:
             idle = not (self._begun or work.has_work or work.doubted or work.is_stopping)
             self._take_messages(wait=idle)
-            if not work.is_stopping and self._take_turn():
+            if not work.is_stopping and self._run_next():
                 continue
             if self._begun and self._begun[0].may_run:
                 # Batches of calls that come in meanwhile can begin before this batch is scored.
@@ -167,22 +167,22 @@ class DeviceLoop:
         for message in messages:
             self.work.apply(message)
 
-    def _take_turn(self) -> bool:
-        turn = self._next_turn()
-        if turn is None:
+    def _run_next(self) -> bool:
+        next_work = self._next_work()
+        if next_work is None:
             return False
-        if turn.ready:
-            self._results.score(turn.queue, turn.ready, beside=self._may_run)
-        if turn.items:
-            self._run(turn)
+        if next_work.ready:
+            self._results.score(next_work.queue, next_work.ready, overlapped=self._may_run)
+        if next_work.items:
+            self._run(next_work)
         return True
 
-    def _run(self, turn: Turn) -> None:
+    def _run(self, next_work: DeviceWork) -> None:
         """Begin a batch of any ranker, then finish the batches before it. Raises: DeviceLost."""
-        if not turn.queue.ranker.capabilities.queued:
+        if not next_work.queue.ranker.capabilities.queued:
             # It blocks this thread until it is done, and scores of other calls should not wait for that.
             self._finish_to(0)
-        begun = BatchInFlight(turn.queue, turn.items, self.watchdog)
+        begun = BatchInFlight(next_work.queue, next_work.items, self.watchdog)
         self._begun.append(begun)
         # If the batch failed at once, handle that before the next batch.
         self._finish_to(AHEAD if begun.may_run else 0)
@@ -190,20 +190,20 @@ class DeviceLoop:
     def _finish_to(self, left: int) -> None:
         while len(self._begun) > left:
             oldest = self._begun.popleft()
-            self._results.finish(oldest, beside=self._may_run)
+            self._results.finish(oldest, overlapped=self._may_run)
 
     @property
     def _may_run(self) -> bool:
         return any(batch.may_run for batch in self._begun)
 
-    def _next_turn(self) -> Turn | None:
+    def _next_work(self) -> DeviceWork | None:
         """Choose the next turn, and answer the calls that were found past their deadline."""
-        turn, late = self.work.next_turn(time.monotonic())
+        next_work, late = self.work.next_work(time.monotonic())
         self.work.publish()
         for call in late:
             message = "the deadline passed while the call was queued"
             call.settle(DeadlineExceeded(message, dropped_at=DroppedAt.QUEUE))
-        return turn
+        return next_work
 
     def _measure(self, ranker: LoadedRanker) -> None:
         """Measure again a ranker's speed that is in doubt. Raises: DeviceLost."""

@@ -113,7 +113,7 @@ class RankerQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DeviceWork:
     """The device's next work: a batch of one ranker, or documents of that ranker that can be scored."""
 
     queue: RankerQueue
@@ -198,22 +198,22 @@ class WorkQueue:
         """Whether any queue has work."""
         return any(queue.has_work for queue in self.queues.values())
 
-    def next_turn(self, now_s: float) -> tuple[Turn | None, list[ActiveCall]]:
+    def next_work(self, now_s: float) -> tuple[DeviceWork | None, list[ActiveCall]]:
         """Choose the next turn. Also returns the calls found past their deadline, which are now closed."""
         # All queues share one order and one clock, so their ranks and due times compare.
         queue = min(self.queues.values(), key=RankerQueue.key)
-        turn, late = None, list[ActiveCall]()
+        work, late = None, list[ActiveCall]()
         if queue.ready:
             # The ready documents went first. A batch of the same ranker must not jump the queue with them.
-            turn = Turn(queue, (), [each for each in queue.ready if self.is_open(each.call)])
+            work = DeviceWork(queue, (), [each for each in queue.ready if self.is_open(each.call)])
             queue.ready = []
         elif queue.has_work:
             batch = queue.batcher.take(now_s)
             late = [self._open.pop(request_id) for request_id in batch.expired]
             self.started.difference_update(late)
             self.started.update(item.call for item in batch.items)
-            turn = Turn(queue, batch.items, ())
-        return turn, late
+            work = DeviceWork(queue, batch.items, ())
+        return work, late
 
     def publish(self) -> None:
         """Publish the lengths of the queues for other threads."""

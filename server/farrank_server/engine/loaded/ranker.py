@@ -13,7 +13,7 @@ from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import Capabilities, Runtime
 from farrank_server.engine.admission.estimates import Speeds, TokenDensity
-from farrank_server.engine.admission.reservations import Work
+from farrank_server.engine.admission.reservations import RankerWork
 from farrank_server.engine.batcher import BatchPolicy
 from farrank_server.engine.loaded.document_cache import DocumentCache
 
@@ -99,14 +99,14 @@ class LoadedRanker:
             return length
         return min(length, round(self.spec.chunking.max_document_tokens / LEAST_DENSITY))
 
-    def estimate(self, query: str, lengths: Sequence[int], max_chunks: int | None) -> Work:
+    def estimate(self, query: str, lengths: Sequence[int], max_chunks: int | None) -> RankerWork:
         """Estimate the positions and chunks of documents of these lengths (in characters) on the device."""
         if not lengths:
-            return Work(self.name, 0, 0)
+            return RankerWork(self.name, 0, 0)
         # First with the token density of recent texts, then with the lowest density.
         estimated, chunks = self._positions(query, lengths, max_chunks, self.density.per_character)
         least, _ = self._positions(query, lengths, max_chunks, LEAST_DENSITY)
-        return Work(self.name, round(estimated), round(chunks), round(least))
+        return RankerWork(self.name, round(estimated), round(chunks), round(least))
 
     def _positions(
         self, query: str, lengths: Sequence[int], max_chunks: int | None, per_character: float
@@ -114,7 +114,7 @@ class LoadedRanker:
         """Compute the number of positions and chunks for a given number of tokens per character."""
         chunking = self.spec.chunking
         window, stride, most = chunking.window, chunking.stride, chunking.max_document_tokens
-        beside = 2 if self.is_dual else 3 + min(len(query) * per_character, self.spec.max_query_tokens)
+        framing = 2 if self.is_dual else 3 + min(len(query) * per_character, self.spec.max_query_tokens)
         repeated = max(1.0, window / stride)
         total_positions = total_chunks = 0.0
         for length in lengths:
@@ -123,7 +123,7 @@ class LoadedRanker:
             if max_chunks is not None:
                 chunks = min(chunks, max_chunks)
             read = min(tokens * repeated if chunks > 1 else tokens, chunks * window)
-            total_positions += read + chunks * beside + 1
+            total_positions += read + chunks * framing + 1
             total_chunks += chunks
         return total_positions, total_chunks
 

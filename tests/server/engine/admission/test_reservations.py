@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from farrank_calls.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.admission.estimates import Speed, Speeds
-from farrank_server.engine.admission.reservations import Claim, Reservation, Reservations, Work
+from farrank_server.engine.admission.reservations import Claim, RankerWork, Reservation, Reservations
 
 RATE = 1000.0
 FOREVER_S = 1e9
@@ -27,19 +27,19 @@ def admit(
     characters: int = 0,
     now_s: float = 0.0,
 ) -> Reservation:
-    work = [Work(ranker, tokens)]
+    work = [RankerWork(ranker, tokens)]
     return admission.admit(Claim(work, characters, characters, now_s, now_s + remaining_s), now_s)
 
 
 def test_a_call_that_no_queue_could_hold_is_the_callers_mistake() -> None:
-    claim = Claim([Work("a", 20_000, least_tokens=10_001)], 0, 0, 0.0, FOREVER_S)
+    claim = Claim([RankerWork("a", 20_000, least_tokens=10_001)], 0, 0, 0.0, FOREVER_S)
     with pytest.raises(InvalidArgument, match=r"10001 tokens.*max_queued_tokens 10000"):
         make_admission().admit(claim, 0.0)
 
 
 def test_a_call_that_only_the_estimate_finds_too_large_is_never_the_callers_mistake() -> None:
     admission = make_admission()
-    claim = Claim([Work("a", 20_000, least_tokens=9000)], 0, 0, 0.0, FOREVER_S)
+    claim = Claim([RankerWork("a", 20_000, least_tokens=9000)], 0, 0, 0.0, FOREVER_S)
     alone = admission.admit(claim, 0.0)
     with pytest.raises(ResourceExhausted, match="20000 of 10000"):
         admission.admit(claim, 0.0)
@@ -79,15 +79,15 @@ def test_an_idle_server_tries_a_call_that_seems_to_need_a_little_more_than_its_t
 
 def test_members_of_an_ensemble_are_admitted_as_one() -> None:
     admission = make_admission(max_held_characters=1500)
-    call = Claim([Work("a", 6000), Work("b", 3000)], 2000, 1000, 0.0, FOREVER_S)
+    call = Claim([RankerWork("a", 6000), RankerWork("b", 3000)], 2000, 1000, 0.0, FOREVER_S)
     reservation = admission.admit(call, 0.0)
     assert admission.outstanding_tokens("a") == 6000
     assert admission.outstanding_tokens("b") == 3000
     assert admission.held_characters() == 1000
     with pytest.raises(ResourceExhausted, match="9000 of 10000"):
-        admission.admit(Claim([Work("a", 500), Work("b", 600)], 0, 0, 0.0, FOREVER_S), 0.0)
+        admission.admit(Claim([RankerWork("a", 500), RankerWork("b", 600)], 0, 0, 0.0, FOREVER_S), 0.0)
     with pytest.raises(DeadlineExceeded, match=r"needs about 36 s"):
-        admission.admit(Claim([Work("a", 6000), Work("b", 3000)], 0, 0, 0.0, 35.0), 0.0)
+        admission.admit(Claim([RankerWork("a", 6000), RankerWork("b", 3000)], 0, 0, 0.0, 35.0), 0.0)
     admission.release(reservation)
     assert admission.held_characters() == 0
 
@@ -95,8 +95,8 @@ def test_members_of_an_ensemble_are_admitted_as_one() -> None:
 def test_chunks_that_are_scored_cost_time_even_where_their_encodings_are_cached() -> None:
     admission = make_admission()
     with pytest.raises(DeadlineExceeded, match=r"needs about 10 s"):
-        admission.admit(Claim([Work("a", 0, chunks=1000)], 0, 0, 0.0, 5.0), 0.0)
-    reservation = admission.admit(Claim([Work("a", 0, chunks=1000)], 0, 0, 0.0, 20.0), 0.0)
+        admission.admit(Claim([RankerWork("a", 0, chunks=1000)], 0, 0, 0.0, 5.0), 0.0)
+    reservation = admission.admit(Claim([RankerWork("a", 0, chunks=1000)], 0, 0, 0.0, 20.0), 0.0)
     with pytest.raises(ResourceExhausted, match=r"done after about 11\.00 s"):
         admit(admission, 1000, now_s=15.0, remaining_s=5)
     admission.done(reservation, "a", chunks=1000)
@@ -106,7 +106,8 @@ def test_chunks_that_are_scored_cost_time_even_where_their_encodings_are_cached(
 def test_what_was_reserved_is_given_back_to_the_call_itself() -> None:
     admission = make_admission()
     reserved = admit(admission, 8000, characters=500)
-    taken = admission.admit(Claim([Work("a", 9000)], 700, 700, 0.0, FOREVER_S), 0.0, instead_of=reserved)
+    claim = Claim([RankerWork("a", 9000)], 700, 700, 0.0, FOREVER_S)
+    taken = admission.admit(claim, 0.0, instead_of=reserved)
     assert admission.outstanding_tokens("a") == 9000
     assert admission.held_characters() == 700
     admission.release(reserved)

@@ -24,7 +24,7 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.document_groups import kept
 from farrank_runtimes.runtime import Capabilities, DeviceLost, DocumentScores, OutOfMemory, Runtime
 from farrank_server.engine.admission.estimates import Speed, Speeds
-from farrank_server.engine.call import ActiveCall, RerankCall, RerankResult, brought
+from farrank_server.engine.call import ActiveCall, RerankCall, RerankResult, text_documents
 from farrank_server.engine.device import batch_results, device_loop, supervision, watchdog
 from farrank_server.engine.device.device_loop import DeviceState
 from farrank_server.engine.loaded import loading
@@ -140,7 +140,7 @@ async def test_a_call_whose_deadline_passes_while_the_device_is_brought_back_is_
     open_bench: OpenBench,
 ) -> None:
     now_s = time.monotonic()
-    call = RerankCall("maxp", QUERY, brought(TEXTS), None, now_s, now_s + 60.0)
+    call = RerankCall("maxp", QUERY, text_documents(TEXTS), None, now_s, now_s + 60.0)
 
     def before(inputs: Inputs) -> None:
         # The deadline passes while the call is pending, however long it took to arrive here.
@@ -208,7 +208,7 @@ async def test_a_thread_that_ends_is_replaced_and_its_calls_run_once_more(
                 raise RuntimeError("a bug where it is brought back")
 
             monkeypatch.setattr(loop, "_recover", recover)
-            monkeypatch.setattr(loop, "_next_turn", lambda: fails_once())
+            monkeypatch.setattr(loop, "_next_work", lambda: fails_once())
             assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
         assert states == [DeviceState.RELOADING, DeviceState.READY] * times
         await until(lambda: [each.name for each in threading.enumerate()].count("farrank-device") == 1)

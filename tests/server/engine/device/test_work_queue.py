@@ -14,7 +14,7 @@ from farrank_indexes.stored_documents import Cut
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.admission.reservations import Reservation
 from farrank_server.engine.batcher import BatchPolicy
-from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, brought
+from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, text_documents
 from farrank_server.engine.device.work_queue import (
     Close,
     Inbox,
@@ -50,7 +50,7 @@ class Bench:
 
     def make_call(self, number: int, deadline_s: float = 1e9) -> ActiveCall:
         ranker = self.rankers[number % 2]
-        call = RerankCall(ranker.name, "q", brought(["x"]), None, number * 0.01, deadline_s)
+        call = RerankCall(ranker.name, "q", text_documents(["x"]), None, number * 0.01, deadline_s)
         reservation, finished = Reservation(0, 0, {}), self.loop.create_future()
         return ActiveCall(number, call, ranker, reservation, KnownDocuments(), finished)
 
@@ -64,7 +64,7 @@ class Bench:
     def drain(self) -> list[QueuedInput]:
         taken: list[QueuedInput] = []
         while self.work.has_work:
-            turn, late = self.work.next_turn(0.0)
+            turn, late = self.work.next_work(0.0)
             assert turn is not None
             assert not late
             taken += turn.items
@@ -108,7 +108,7 @@ def test_whatever_the_order_of_messages_each_input_of_an_open_call_runs_once(
             call.finished.cancel()
             assert not bench.work.is_open(call)
         elif what == "turn":
-            turn, _ = bench.work.next_turn(0.0)
+            turn, _ = bench.work.next_work(0.0)
             taken += turn.items if turn is not None else ()
         else:
             message = bench.inputs(call, int(what))
@@ -128,12 +128,12 @@ def test_late_calls_are_reported_once_and_forgotten() -> None:
     late = bench.make_call(7, deadline_s=1.0)
     bench.work.apply(Open(late))
     bench.work.apply(bench.inputs(late, 3))
-    turn, expired = bench.work.next_turn(2.0)
+    turn, expired = bench.work.next_work(2.0)
     assert turn is not None
     assert not turn.items
     assert expired == [late]
     assert not bench.work.has_work
-    assert bench.work.next_turn(2.0) == (None, [])
+    assert bench.work.next_work(2.0) == (None, [])
     bench.loop.close()
 
 
