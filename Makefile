@@ -84,12 +84,12 @@ OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtime
 		int8_and_fp16_are_served_where_they_keep_their_bound others_libraries_load_a_cross_encoder_with_the_same_scores \
 		sentence_transformers_loads_a_biencoder_with_the_same_vectors) \
 	$(addprefix tests/first_stage/test_learned_kinds.py::test_,a_masked_language_model_weighs_the_query \
-		a_query_that_the_model_cannot_hold_is_refused what_encode_wrote_is_found_by_the_score_that_the_ranker_gives) \
+		a_query_that_the_model_cannot_hold_is_refused stored_vectors_are_found_with_the_rankers_own_scores) \
 	tests/e2e/test_embedded_rankers.py tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
 	$(addprefix --ignore=tests/rankers/,families packed exports files/test_difference.py test_papers.py test_zoo.py) \
 	$(addprefix --ignore=tests/rankers/backbones/packed/test_,$(addsuffix .py,block_by_block compiled_patterns compiling precision)) \
 	$(addprefix --deselect=tests/rankers/test_stretches.py::test_,no_text_is_tokenized_in_long_pieces any_text_has_the_tokens_of_the_whole) \
-	$(addprefix --deselect=tests/exporters/test_plain_graph.py::test_,weights_in_a_file_of_their_own_stay_there what_is_not_plain_is_said) \
+	$(addprefix --deselect=tests/exporters/test_plain_graph.py::test_,weights_in_a_file_of_their_own_stay_there rankers_that_are_not_plain_are_refused_with_the_reason) \
 	--deselect=tests/rankers/test_traceable.py::test_every_family_scores_alike_in_its_graphs \
 	--deselect=tests/e2e/test_embedded_rankers.py::test_one_is_exported
 

@@ -28,7 +28,7 @@ def test_the_worst_question_is_reported_with_the_mean() -> None:
     assert overlap.measured == "0.500 (0.0), 9.5e+00, 3.8e+01"
 
 
-def test_what_is_no_number_is_not_taken_for_agreement() -> None:
+def test_scores_that_are_not_finite_never_count_as_agreement() -> None:
     query = QUERIES[1]
     broken = REFERENCE | {query: REFERENCE[query] | {"d3": math.nan}}
     with pytest.raises(ValueError, match=f"^{query}: a score is not finite"):

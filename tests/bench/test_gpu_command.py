@@ -91,7 +91,7 @@ def test_a_part_that_takes_too_long_ends_between_passes_and_the_others_go_on(
     Bench(torch.device("cpu"), TINY).check_time()
 
 
-def test_what_one_form_cannot_the_others_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_fails_leaves_the_others_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise RuntimeError("no packed kernel")
 
@@ -166,7 +166,7 @@ def test_the_report_of_a_gpu_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| b | 1 | at least 2 | no |" in page
 
 
-def test_what_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_absent_nvidia_smi_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert benches.driver() == "unknown"
     smi = tmp_path / "nvidia-smi"
@@ -194,7 +194,7 @@ ABSENT = (
 )
 
 
-def test_what_needs_no_server_needs_few_packages() -> None:
+def test_sections_without_a_server_need_few_packages() -> None:
     """The command runs alone in a process that cannot import the other packages."""
     script = f"import sys; sys.modules.update(dict.fromkeys({ABSENT!r}))\n"
     script += "from farrank_bench.gpu.__main__ import main\n"

@@ -90,7 +90,7 @@ def test_the_next_batch_is_begun_before_the_last_is_waited_for() -> None:
     assert scored.count == 20
 
 
-def test_what_does_not_fit_is_halved_and_said() -> None:
+def test_batches_that_do_not_fit_are_halved_and_reported() -> None:
     form = RuntimeAlone(Recording(room=2), [input_of(10)] * 6, 2, padded=True)
     assert form.score().count == 12
     assert form.max_tokens == 20

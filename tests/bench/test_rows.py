@@ -22,7 +22,7 @@ def test_the_median_decides_not_the_best_run() -> None:
     assert below("x", [9.9, 9.9, 30.0], 10.0).reached
 
 
-def test_what_was_not_measured_is_never_reached() -> None:
+def test_a_missing_measurement_never_reaches_its_aim() -> None:
     row = not_measured("x", "pip failed:\n  no network", "at least 5")
     assert row == Row("x", "not measured: pip failed: no network", "at least 5", False)
     assert not_measured("x", "no network").reached is None
@@ -49,7 +49,7 @@ def test_the_heading_says_where_with_what_and_how() -> None:
     assert versions == f"- versions: farrank {version('farrank')}, no-such-package not installed"
 
 
-def test_what_must_not_be_taken_for_a_figure_has_no_aim() -> None:
+def test_reports_with_warnings_have_no_aims() -> None:
     rows = {"Speed": [Row("a", "1", "at least 3", False)]}
     assert Heading("Speed", "medians", warnings=["Tiny."]).page("x", rows).endswith("| a | 1 |  |  |\n")
 

@@ -160,7 +160,7 @@ def test_batch_work_waits_but_has_its_part(pieces: list[float]) -> None:
         assert abs(stage.had_s[batch] - total_s / BATCH_PART) <= 1.0 + 1e-6
 
 
-def test_batch_work_has_everything_that_nobody_else_wants() -> None:
+def test_batch_work_gets_everything_that_is_left() -> None:
     interactive, batch = Account("caller"), Account("caller", priority=CallPriority.BATCH)
     stage = Stage(batch)
     assert {stage.serve(1.0) for _ in range(100)} == {batch}

@@ -112,7 +112,7 @@ async def test_a_slot_that_comes_back_as_somebody_gives_up_goes_to_the_next() ->
     await asyncio.wait_for(slots.take(GREEDY), 60)
 
 
-def test_what_is_cleared_or_removed_leaves_no_account_behind() -> None:
+def test_cleared_and_removed_waits_leave_no_account_behind() -> None:
     queue: FairQueue[str] = FairQueue(0.1)
     for work in ("a", "b", "c"):
         queue.put(GREEDY, work)

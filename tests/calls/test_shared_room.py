@@ -72,7 +72,7 @@ def test_batch_work_leaves_half_to_interactive_work() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([GREEDY, MODEST, LATER]), st.integers(1, 50)), max_size=50))
-def test_what_is_given_back_is_forgotten(taken: list[tuple[Account, int]]) -> None:
+def test_returned_room_is_forgotten(taken: list[tuple[Account, int]]) -> None:
     room, of = SharedRoom(10_000), Counter[Account]()
     for account, amount in taken:
         room.take(amount, account)

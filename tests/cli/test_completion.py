@@ -45,5 +45,5 @@ def test_commands_flags_and_choices_are_offered(complete: Callable[..., list[str
     assert complete("rankers", "n") == ["new"]
 
 
-def test_what_is_no_command_is_left_to_the_shells_own_completion(complete: Callable[..., list[str]]) -> None:
+def test_other_words_are_left_to_the_shells_own_completion(complete: Callable[..., list[str]]) -> None:
     assert complete("rerank", "READ") == []

@@ -79,7 +79,7 @@ def test_a_ranker_is_exported_measured_and_listed(
     assert again.err.splitlines()[-1] == f"farrank: {export.folder} exists; --force replaces it"
 
 
-def test_a_runtime_that_was_left_out_is_said_and_listed(
+def test_a_runtime_that_was_left_out_is_reported_and_listed(
     farrank: Farrank,
     tiny_exports: dict[str, Path],
     tiny_rankers: dict[str, Path],
@@ -151,7 +151,7 @@ def test_an_interrupted_export_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_that_a_library_swallowed_ends_the_export_all_the_same(
+def test_an_interrupt_that_a_library_swallowed_still_ends_the_export(
     farrank: Farrank,
     tiny_exports: dict[str, Path],
     tiny_rankers: dict[str, Path],

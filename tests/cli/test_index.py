@@ -110,7 +110,7 @@ def test_a_collection_or_pydoc_not_both_not_neither(farrank: Farrank, tmp_path: 
     assert farrank("index", "a.jsonl", "--pydoc", "--out", tmp_path).exit_code == 2
 
 
-def test_what_is_read_is_not_written_over_nor_read_twice(farrank: Farrank, tmp_path: Path) -> None:
+def test_inputs_are_not_overwritten_and_not_read_twice(farrank: Farrank, tmp_path: Path) -> None:
     given = tmp_path / "a.jsonl"
     given.write_text('{"id": "1", "text": "x"}\n', encoding="utf-8")
     (tmp_path / "link").symlink_to(given)

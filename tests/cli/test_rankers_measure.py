@@ -76,7 +76,7 @@ def test_a_graph_is_measured_listed_and_served_with_its_report(
     )
 
 
-def test_int8_serves_unasked_once_it_was_measured_to_be_close_and_never_beyond_its_bound(
+def test_int8_serves_by_default_if_measured_close_and_never_beyond_its_bound(
     farrank: "Callable[..., Outcome]", published: Path, texts: Path, tmp_path: Path
 ) -> None:
     from dataclasses import replace
@@ -134,7 +134,7 @@ def test_graphs_of_other_weights_are_beyond_their_bound(
     assert "onnx/model.onnx is beyond its bound" in served.reason
 
 
-def test_what_cannot_be_measured_or_read_is_said(
+def test_unmeasurable_and_unreadable_graphs_are_reported(
     farrank: "Callable[..., Outcome]", published: Path, texts: Path, tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare"

@@ -118,7 +118,7 @@ def test_the_embedded_backbone_comes_with_its_weights(farrank: Farrank, tmp_path
         ),
     ],
 )
-def test_what_does_not_fit_is_one_line(
+def test_options_that_do_not_fit_end_with_one_line(
     farrank: Farrank, tiny_backbone: Path, tmp_path: Path, flags: list[str], message: str
 ) -> None:
     where = ("--backbone", tiny_backbone, "--out", tmp_path / "r", "--random-weights")

@@ -55,7 +55,7 @@ def test_bad_values_are_refused_before_a_cluster_is_asked(
 
 @needs_ray
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:70000", "nowhere"])
-def test_an_address_without_a_cluster_is_said_at_once(address: str, farrank: Farrank) -> None:
+def test_an_address_without_a_cluster_is_reported_at_once(address: str, farrank: Farrank) -> None:
     told = farrank("scale", "status", "--address", address)
     assert told.exit_code == 1
     assert told.err.startswith(f"farrank: no Ray cluster at {address}: start one with `ray start --head`")

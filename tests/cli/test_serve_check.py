@@ -72,7 +72,7 @@ def keys(outcome: Outcome) -> list[str]:
     return [line.partition(": ")[0] for line in outcome.err.removeprefix("farrank: ").splitlines()]
 
 
-def test_what_would_be_served_is_said_and_nothing_listens(
+def test_the_check_lists_the_rankers_and_opens_no_port(
     tiny_rankers: dict[str, Path],
     tiny_exports: dict[str, Path],
     index: Path,

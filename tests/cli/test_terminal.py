@@ -64,7 +64,7 @@ def test_a_log_sees_the_time_left_too() -> None:
     assert stream.getvalue() == "500 of 1,000 queries, 10 min left\n"
 
 
-def test_what_was_done_before_tells_nothing_of_the_speed() -> None:
+def test_resumed_work_does_not_count_for_the_speed() -> None:
     stream, clock = io.StringIO(), Clock()
     progress = Progress("steps", stream=stream, clock_s=clock, every_s=0)
     progress.begin("steps", 1000, done=500)
@@ -76,7 +76,7 @@ def test_what_was_done_before_tells_nothing_of_the_speed() -> None:
     assert stream.getvalue() == "500 of 1,000 steps\n600 of 1,000 steps, 4 min left\n"
 
 
-def test_what_lasts_a_known_time_needs_no_count() -> None:
+def test_work_of_a_known_duration_needs_no_count() -> None:
     stream, clock = io.StringIO(), Clock()
     progress = Progress("calls", lasts_s=25, stream=stream, clock_s=clock)
 

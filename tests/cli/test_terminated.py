@@ -51,7 +51,7 @@ def test_a_first_signal_is_only_remembered_while_held(number: signal.Signals) ->
             send(number)
 
 
-def test_what_fails_after_an_interrupt_was_interrupted() -> None:
+def test_a_failure_after_an_interrupt_counts_as_the_interrupt() -> None:
     def fail(interrupted: bool) -> None:
         with sigterm_interrupts():
             if interrupted:

@@ -262,7 +262,7 @@ def test_a_signal_saves_and_ends_with_130(train: Farrank, data: Path, tmp_path: 
         ((*START, "--triples", "triples.tsv", "--trained-layers", 9), "trained_layers is 9; it must be at m"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_problems_end_with_one_line(
     train: Farrank, tmp_path: Path, flags: tuple[object, ...], message: str
 ) -> None:
     outcome = train(*flags, "--out", tmp_path / "out")

@@ -144,7 +144,7 @@ def test_a_client_keeps_its_part_of_many_replicas(clock: Clock) -> None:
     assert min(used.values()) > 33 - 5 * math.sqrt(33)
 
 
-def test_what_goes_is_closed_after_its_last_call(clock: Clock) -> None:
+def test_a_removed_replica_is_closed_after_its_last_call(clock: Clock) -> None:
     known = replicas(clock, 3)
     replica = known.begin(known.all()[:1])
     gone = known.update(["10.0.0.9:1"])

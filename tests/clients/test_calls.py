@@ -56,7 +56,7 @@ def test_rerank_sends_what_was_asked(call: Caller, scripted: ScriptedServer) -> 
     ]
 
 
-def test_what_is_not_said_is_left_to_the_server(call: Caller, scripted: ScriptedServer) -> None:
+def test_omitted_options_are_left_to_the_server(call: Caller, scripted: ScriptedServer) -> None:
     call(scripted.target, lambda client: client.search_and_rerank("q"))
 
     (request,) = scripted.requests
@@ -160,7 +160,7 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
     assert catalog == Catalog((ranker, fast), (index,), Limits(1, 2, 3, 4, 5))
 
 
-def test_an_evidence_of_a_newer_server_is_not_said() -> None:
+def test_an_unknown_evidence_of_a_newer_server_is_not_shown() -> None:
     assert Passage.from_pb(rerank_pb2.Passage.FromString(b"\x20\x63")).evidence is Evidence.UNSPECIFIED
 
 
@@ -227,7 +227,7 @@ def test_documents_may_be_named_by_index_and_id(call: Caller, scripted: Scripted
     ],
     ids=str,
 )
-def test_what_is_no_document_is_named_with_its_place(
+def test_invalid_documents_are_named_with_their_position(
     call: Caller, scripted: ScriptedServer, wrong: Any
 ) -> None:
     with pytest.raises(TypeError, match=r"documents\[1\]: must be a text, a Document, a pair \(id, text\)"):

@@ -56,7 +56,7 @@ def test_one_server_has_none_to_share_with(given: str | list[str]) -> None:
         (["dns:///a:1", "dns:///b:1"], "several names; give one that resolves to all"),
     ],
 )
-def test_what_is_no_target(given: str | list[str], message: str) -> None:
+def test_invalid_targets(given: str | list[str], message: str) -> None:
     with pytest.raises(ValueError, match=f"^target: .*{message}"):
         Client(given)
 

@@ -22,7 +22,7 @@ def test_the_status_is_understood(call: Caller, scripted: ScriptedServer, status
     assert call(scripted.target, lambda client: client.is_healthy()) is healthy
 
 
-def test_nobody_there_is_not_healthy(call: Caller) -> None:
+def test_an_absent_server_is_not_healthy(call: Caller) -> None:
     assert call("127.0.0.1:1", lambda client: client.is_healthy()) is False
 
 

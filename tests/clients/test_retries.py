@@ -19,7 +19,7 @@ def rerank(client: Any) -> Any:
     return client.rerank("q", ["x"])
 
 
-def test_a_full_server_is_asked_again_when_it_said(call: Caller, scripted: ScriptedServer) -> None:
+def test_a_full_server_is_called_again_at_the_announced_time(call: Caller, scripted: ScriptedServer) -> None:
     scripted.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, pushback="200", times=2)
 
     assert call(scripted.target, rerank).ranker.name == "minilm"
@@ -82,7 +82,7 @@ def test_attempts_are_counted(call: Caller, scripted: ScriptedServer) -> None:
     assert len(scripted.requests) == 3
 
 
-def test_what_is_wrong_stays_wrong(call: Caller, scripted: ScriptedServer) -> None:
+def test_wrong_requests_are_not_retried(call: Caller, scripted: ScriptedServer) -> None:
     scripted.fail(grpc.StatusCode.INVALID_ARGUMENT, "query: empty")
 
     with pytest.raises(Exception, match="query: empty"):
@@ -91,7 +91,7 @@ def test_what_is_wrong_stays_wrong(call: Caller, scripted: ScriptedServer) -> No
     assert len(scripted.requests) == 1
 
 
-def test_what_a_dead_actor_of_ray_took_with_it_is_asked_again(call: Caller, scripted: ScriptedServer) -> None:
+def test_calls_lost_with_a_dead_actor_of_ray_are_retried(call: Caller, scripted: ScriptedServer) -> None:
     died = "The actor died unexpectedly before finishing this task.\n\tclass_name: ServeReplica"
     scripted.fail(grpc.StatusCode.INTERNAL, died)
 

@@ -79,7 +79,7 @@ def test_a_mistake_around_the_panels_is_named(tmp_path: Path, wrong: Any, messag
         read(written(tmp_path, panel(), **wrong))
 
 
-def test_what_is_not_yaml_names_the_file(tmp_path: Path) -> None:
+def test_invalid_yaml_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "things.yaml"
     path.write_text("title: [", encoding="utf-8")
     with pytest.raises(ValueError, match=r"^things\.yaml: while parsing"):

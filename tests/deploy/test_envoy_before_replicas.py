@@ -43,7 +43,9 @@ def pair(tmp_path: Path) -> Iterator[tuple[ScriptedServer, ScriptedServer, str]]
         server.stop(0).wait()
 
 
-def test_what_passes_through_and_where_calls_go(pair: tuple[ScriptedServer, ScriptedServer, str]) -> None:
+def test_calls_pass_through_and_go_to_the_less_busy_replica(
+    pair: tuple[ScriptedServer, ScriptedServer, str],
+) -> None:
     first, second, address = pair
     with Client(address, retry=ONCE) as client:
         # The deadline passes, beyond Envoy's own 15 s, and so does the pushback.

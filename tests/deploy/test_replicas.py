@@ -275,7 +275,7 @@ def test_another_configuration_is_another_pod_and_the_same_is_the_same() -> None
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_whatever_selects_selects_the_pods_that_are_meant_and_no_others(values: Values) -> None:
+def test_every_selector_selects_exactly_its_pods(values: Values) -> None:
     rendered = Rendered(values)
     deployments = rendered.all("Deployment")
     labels = {name: each["spec"]["template"]["metadata"]["labels"] for name, each in deployments.items()}
@@ -342,7 +342,7 @@ def test_the_user_is_the_images(name: str) -> None:
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_what_is_written_lies_in_volumes_and_all_else_is_read(values: Values) -> None:
+def test_only_volumes_are_writable(values: Values) -> None:
     rendered = Rendered(values)
     kinds = volumes(rendered)
     writable = {path for path, mount in mounts(rendered).items() if not mount.get("readOnly")}

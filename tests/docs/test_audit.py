@@ -67,7 +67,7 @@ def pinned(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_vulnerable_fails_and_is_named(pinned: Path) -> None:
+def test_vulnerable_packages_fail_and_are_named(pinned: Path) -> None:
     with osv({CANARY: "2.7.2", ("transformers", "4.57"): "4.58"}) as (index, asked):
         code, said = audited(pinned, index)
     assert (code, said) == (1, "audit: transformers 4.57: TEST-transformers, fixed in 4.58\n")
@@ -76,12 +76,12 @@ def test_what_is_vulnerable_fails_and_is_named(pinned: Path) -> None:
     assert sorted(asked) == sorted([CANARY, *pins])
 
 
-def test_what_is_not_passes(pinned: Path) -> None:
+def test_packages_without_advisories_pass(pinned: Path) -> None:
     with osv({CANARY: "2.7.2"}) as (index, _):
         assert audited(pinned, index) == (0, "audit: none of 3 packages has a known vulnerability\n")
 
 
-def test_an_index_that_knows_nothing_is_none(pinned: Path) -> None:
+def test_an_empty_index_does_not_count(pinned: Path) -> None:
     with osv({}) as (index, asked):
         code, said = audited(pinned, index)
     assert code == 0

@@ -138,7 +138,7 @@ def test_every_installed_package_is_pinned_as_others_require(
             assert requirement.specifier.contains(PINS[name]), f"{asker} asks for {requirement}"
 
 
-def test_what_comes_with_ray_is_pinned_too(dockerfile: Dockerfile) -> None:
+def test_rays_dependencies_are_pinned_too(dockerfile: Dockerfile) -> None:
     pytest.importorskip("ray", reason="needs the ray extra: pip install 'farrank[ray]'")
     lines = dockerfile.requirements(MORE_EXTRAS="ray").splitlines()
     asked = with_dependencies(map(Requirement, lines))

@@ -49,7 +49,7 @@ def test_bounds_of_the_paragraphs_are_the_alerts() -> None:
             ), name
 
 
-def test_what_the_paragraphs_name_is_there() -> None:
+def test_names_in_the_paragraphs_exist() -> None:
     titles = {
         yaml.safe_load(path.read_text(encoding="utf-8"))["title"]
         for path in (ROOT / "dashboards" / "definitions").glob("*.yaml")

@@ -70,7 +70,7 @@ def is_healthy_over_http(server: SpawnedServer) -> bool:
         return bool(answer.status == 200)
 
 
-def test_half_headers_on_more_connections_than_files_shut_nobody_out(
+def test_half_headers_on_more_connections_than_files_lock_no_caller_out(
     server: SpawnedServer, log: Path, metric_of: Callable[..., float]
 ) -> None:
     before = log.read_bytes().count(b"\n")
@@ -90,7 +90,7 @@ def test_half_headers_on_more_connections_than_files_shut_nobody_out(
         assert log.read_bytes().count(b"\n") - before <= MOST_LINES
 
 
-def test_more_grpc_connections_than_files_shut_nobody_out(
+def test_more_grpc_connections_than_files_lock_no_caller_out(
     server: SpawnedServer,
     log: Path,
     metric_of: Callable[..., float],

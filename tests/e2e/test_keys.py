@@ -163,7 +163,7 @@ def test_a_file_that_is_wrong_stops_the_start(tiny_rankers: dict[str, Path], tmp
     assert "secret" not in wrong.stderr
 
 
-def test_what_cannot_be_a_key_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+def test_impossible_keys_are_refused_before_anything_is_sent(tmp_path: Path) -> None:
     key_file = tmp_path / "key"
     key_file.write_text("farrank_a farrank_b")
     told = farrank("rankers", "--server", "127.0.0.1:1", "--api-key-file", key_file)

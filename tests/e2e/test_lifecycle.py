@@ -181,7 +181,7 @@ def test_a_signal_before_healthy_ends_the_start() -> None:
         (["--set=rankers.minilm.window=100000"], "window"),
     ],
 )
-def test_what_cannot_be_served_stops_the_start_with_one_line(
+def test_problems_stop_the_start_with_one_line(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--port=0", "--metrics-port=none", *flags]) == 2

@@ -19,7 +19,7 @@ def objective(server: SpawnedServer, metric_of: object) -> dict[float, float]:
     return {bound: share for bound in bounds if (share := metric_of(server, name, le=str(bound)))}
 
 
-def test_sighup_reads_the_objective_anew_and_sigterm_drains(
+def test_sighup_reloads_the_objective_and_sigterm_drains(
     tiny_rankers: dict[str, Path], tmp_path: Path, metric_of: object
 ) -> None:
     file, pid_file, log = tmp_path / "farrank.yaml", tmp_path / "pid", tmp_path / "log"

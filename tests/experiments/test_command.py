@@ -108,7 +108,7 @@ def test_a_killed_run_goes_on_with_the_same_figures(squad: Path, finished: Path,
     assert figures(work) == [row for row in figures(finished) if row["ranker"] in KILLED]
 
 
-def test_what_is_done_is_reported_again_at_once(
+def test_finished_work_is_reported_again_at_once(
     squad: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = figures(finished)

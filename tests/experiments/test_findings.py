@@ -91,7 +91,7 @@ def test_each_fails_where_its_rule_is_broken(
     assert decided.came_out is False
 
 
-def test_what_truncation_costs_is_seen_by_place() -> None:
+def test_the_cost_of_truncation_is_reported_by_position() -> None:
     for places in (
         {FIRSTP: [[0.7, 0.4, 0.2]], MAXP: [[0.7, 0.7, 0.7]]},
         {FIRSTP: [[0.7, 0.2, 0.2]], MAXP: [[0.7, 0.6, 0.7]]},

@@ -54,7 +54,7 @@ def test_an_aggregator_learns_and_follows_its_seed(family: str, tiny_backbone: P
     assert trained(seed=2) != trained(seed=3)
 
 
-def test_documents_are_drawn_anew_as_their_kind_has_them() -> None:
+def test_documents_are_drawn_again_as_their_kind_requires() -> None:
     document, rng = (7, 0, 8, 9), Random(1)
     drawn = {kind: [redrawn(document, 0, kind, rng) for _ in range(400)] for kind in (BIASED, FAR)}
 

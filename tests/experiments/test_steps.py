@@ -36,7 +36,7 @@ def done(tmp_path: Path) -> Done:
     return Done(tmp_path / "work")
 
 
-def test_what_is_done_is_not_done_again(done: Done) -> None:
+def test_finished_steps_do_not_run_again(done: Done) -> None:
     first = done.step("data", 1)
     second = done.step("train", 1, first)
 

@@ -65,7 +65,7 @@ def test_the_cache_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert cache_folder() == tmp_path / "own"
 
 
-def test_what_is_tried_is_faster_than_torch() -> None:
+def test_tried_precisions_are_faster_than_torch() -> None:
     assert list(map(str, faster_than_torch())) == [
         "openvino in int8",
         "openvino in bf16",
@@ -106,7 +106,7 @@ def test_another_content_is_another_export(ranker: Path, cache: Path, made: list
     assert made == ["fp32"] * 3
 
 
-def test_what_was_refused_is_not_tried_again(
+def test_refused_precisions_are_not_tried_again(
     ranker: Path, cache: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(farrank_exporters.parity, "LEAST_TAU", {"int8": 1.1, "bf16": 1.1, "fp16": 1.1})
@@ -121,7 +121,7 @@ def test_what_was_refused_is_not_tried_again(
     assert made == ["int8", "fp32", "int8"]
 
 
-def test_what_is_damaged_is_made_anew(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:
+def test_damaged_exports_are_made_again(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:
     first = kept(ranker, ["fp32"])
     assert first.export is not None
     with first.export.path("encoder", "openvino").open("ab") as file:
@@ -164,7 +164,7 @@ def test_another_default_limit_is_another_export(
     assert made == ["fp32"] * 2
 
 
-def test_what_is_there_is_served_from_a_cache_that_cannot_be_written(
+def test_existing_exports_are_served_from_a_read_only_cache(
     ranker: Path, cache: Path, made: list[str], any_tau: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = kept(ranker, ["fp32"])
@@ -179,7 +179,7 @@ def test_what_is_there_is_served_from_a_cache_that_cannot_be_written(
         kept(ranker, ["fp32"], max_query_tokens=4)
 
 
-def test_what_a_kill_left_is_removed(ranker: Path, cache: Path, any_tau: None) -> None:
+def test_remains_of_a_kill_are_removed(ranker: Path, cache: Path, any_tau: None) -> None:
     place = Path(kept(ranker, ["fp32"]).source)
     shutil.rmtree(place)
     left = place.with_name(f".{place.name}.x1y2z3a4")
@@ -210,7 +210,7 @@ def _hold(lock: str, held: Any, let_go: Any) -> None:
         let_go.wait(240)
 
 
-def test_of_two_processes_one_exports(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:
+def test_one_of_two_processes_exports(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:
     place = Path(kept(ranker, ["fp32"]).source)
     shutil.rmtree(place)
     lock = place.with_name(f".{place.name}.lock")

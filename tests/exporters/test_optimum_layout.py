@@ -191,7 +191,7 @@ def test_without_optimum_the_flag_that_needs_it_is_named(
         export(published(tmp_path / "model"), tmp_path / "out", **asked)
 
 
-def test_what_has_no_plain_graph_is_refused(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
+def test_rankers_without_a_plain_graph_are_refused(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(
         ExportError,
         match=r"has no plain graph: a parade-attn is neither a classifier.*--layout farrank exports it",

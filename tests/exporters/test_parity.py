@@ -72,7 +72,7 @@ def test_a_shift_of_one_score_is_beyond_fp32(held: tuple[Ranker, list[Scores]]) 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_no_number_is_beyond_every_bound(
+def test_scores_that_are_not_finite_exceed_every_bound(
     held: tuple[Ranker, list[Scores]], precision: ExportPrecision, value: float
 ) -> None:
     def spoil_score(scores: list[float], evidence: list[list[float]]) -> None:

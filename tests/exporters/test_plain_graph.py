@@ -152,7 +152,9 @@ def test_weights_in_a_file_of_their_own_stay_there(tmp_path: Path) -> None:
     np.testing.assert_allclose(run(path, encoder_example(ranker)), expected, rtol=0, atol=1e-5)
 
 
-def test_what_is_not_plain_is_said(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
+def test_rankers_that_are_not_plain_are_refused_with_the_reason(
+    tiny_rankers: dict[str, Path], tmp_path: Path
+) -> None:
     plain = {family for family in tiny_rankers if why_not_plain(open_ranker(tiny_rankers[family])) is None}
     assert {"cross-encoder", "biencoder"} <= plain
     reason = why_not_plain(open_ranker(tiny_rankers["parade-attn"]))

@@ -11,7 +11,7 @@ from farrank_runtimes.runtime_table import readers_of
 
 @pytest.mark.parametrize("form", get_args(ExportFormat))
 @pytest.mark.parametrize("precision", get_args(ExportPrecision))
-def test_whatever_can_be_exported_has_a_runtime(form: ExportFormat, precision: ExportPrecision) -> None:
+def test_every_export_has_a_runtime(form: ExportFormat, precision: ExportPrecision) -> None:
     assert readers_of(form, precision)
 
 

@@ -132,7 +132,7 @@ async def test_its_errors_reach_the_caller(config: ServerConfig, lab: Path) -> N
         ("no-module", r"lab\.missing:ROW cannot be imported: No module named 'lab.missing'"),
     ],
 )
-def test_what_is_wrong_with_a_kind_is_said_with_its_key(lab: Path, kind: str, problem: str) -> None:
+def test_problems_of_a_kind_are_reported_with_its_key(lab: Path, kind: str, problem: str) -> None:
     path = lab / "farrank.yaml"
     path.write_text(f"first_stage: {{indexes: {{notes: {{kind: {kind}, path: x}}}}}}", encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"first_stage\.indexes\.notes\.kind: .*{problem}"):

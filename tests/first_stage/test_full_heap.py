@@ -135,7 +135,7 @@ def test_full_is_a_quarter_of_what_was_free_at_first(in_use: int, is_full: bool)
     assert (watch.look() is not None) == is_full
 
 
-def test_nobody_looks_again_at_once() -> None:
+def test_no_second_look_follows_at_once() -> None:
     heap = Bytes()
     watch = heap.watch()
     assert watch.look() is None
@@ -167,7 +167,7 @@ def test_a_look_waits_for_searches_that_run_and_holds_others_back() -> None:
     assert (sorted(order), heap.collections) == (["None", "searched"], 2)
 
 
-def test_a_search_that_does_not_end_keeps_nobody_waiting_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_does_not_end_delays_others_only_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap_watch, "LONGEST_WAIT_S", 0.01)
     heap = Bytes()
     watch = heap.watch()

@@ -440,7 +440,7 @@ async def test_impact_options_that_make_no_sense_are_named(options: dict[str, An
     assert caught.value.problems[0] == problem
 
 
-async def test_what_cannot_weigh_queries_is_found_before_the_start(
+async def test_unsuitable_models_are_found_before_the_start(
     fields_index: Path, masked_model: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     indexes: dict[str, IndexConfig] = {
@@ -579,7 +579,7 @@ async def test_a_server_does_not_start_with_an_encoder_that_did_not_make_the_vec
     assert not [each for each in left if each.name in ("farrank-device",)]
 
 
-async def test_what_encode_wrote_is_found_by_the_score_that_the_ranker_gives(
+async def test_stored_vectors_are_found_with_the_rankers_own_scores(
     tiny_rankers: Mapping[str, Path], tmp_path: Path
 ) -> None:
     draw = random.Random(3)

@@ -294,7 +294,7 @@ def error(kind: str, reason: str, *, cause: str = "") -> dict[str, Any]:
         ),
     ],
 )
-async def test_what_an_engine_refuses_with_becomes_the_callers_error(
+async def test_an_engines_refusal_becomes_the_callers_error(
     front: Front, stages: FirstStages, status: int, body: Any, expected: type[Exception], says: str
 ) -> None:
     content_type = "text/plain" if isinstance(body, str) else "application/json"
@@ -371,7 +371,7 @@ async def test_a_part_of_an_answer_is_none(
     assert await stages.search("news", "river", 10, TIMEOUT_S)
 
 
-async def test_a_dead_engine_is_said_once_and_searched_again_when_it_is_back(
+async def test_a_dead_engine_is_logged_once_and_searched_again_after_its_return(
     behind: OsmemServer, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -411,9 +411,7 @@ async def test_one_dead_host_of_two_costs_one_search(behind: OsmemServer, front:
     assert outcomes.count(False) == 1
 
 
-async def test_what_is_wrong_with_the_configuration_stops_the_start(
-    front: Front, kind: str, tmp_path: Path
-) -> None:
+async def test_problems_of_the_configuration_stop_the_start(front: Front, kind: str, tmp_path: Path) -> None:
     key = r"first_stage.indexes.news"
 
     assert (
@@ -452,7 +450,9 @@ async def test_an_engine_that_never_answers_stops_the_start(front: Front, kind: 
 
 
 @pytest.mark.parametrize("answer", [{}, [], {"count": None}, "{}"])
-async def test_what_is_no_search_engine_stops_the_start(front: Front, kind: str, answer: object) -> None:
+async def test_other_services_than_search_engines_stop_the_start(
+    front: Front, kind: str, answer: object
+) -> None:
     front.fault_all = front.say(answer)
 
     assert "it answers, but not as a search engine does" in await refused_start(config_of(kind, front))

@@ -66,7 +66,7 @@ async def test_every_damaged_index_is_named(toy_index: Path, tmp_path: Path) -> 
     ]
 
 
-def test_what_is_missing_is_found_without_starting_anything(
+def test_missing_parts_are_found_without_starting_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -124,7 +124,7 @@ def test_elasticsearchs_scale_keeps_the_order(server: AskedServer) -> None:
     assert len(set(rescaled)) == len(set(scores))
 
 
-def test_what_they_ask_wrongly_is_said_where_they_look(server: AskedServer) -> None:
+def test_errors_are_reported_where_these_clients_look(server: AskedServer) -> None:
     with pytest.raises(urllib.error.HTTPError) as unknown:
         opensearch(server, server.query, "nobody")
     with unknown.value as answer:

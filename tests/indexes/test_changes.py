@@ -118,7 +118,7 @@ def killed(out: Path, stop: int, *, change: bool) -> None:
         builder.wait(120)
 
 
-def test_a_killed_build_leaves_no_index_and_goes_on_or_begins_anew(
+def test_a_killed_build_leaves_no_index_and_resumes_or_restarts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = tmp_path / "out"
@@ -238,7 +238,7 @@ def test_a_killed_change_leaves_the_old_index(tmp_path: Path, stop: int) -> None
     assert ([doc_id for doc_id, _, _ in fresh], gone) == (["new", "newer"], [])
 
 
-def test_a_dead_lucene_is_said_and_what_was_saved_goes_on(tmp_path: Path) -> None:
+def test_a_dead_lucene_is_reported_and_saved_work_resumes(tmp_path: Path) -> None:
     def documents() -> Iterable[IndexDocument]:
         for number, each in enumerate(DOCUMENTS):
             if number == 250:

@@ -39,7 +39,7 @@ def test_there_are_some_hundreds_of_long_documents(texts: dict[str, str]) -> Non
         ("topic:for", 'The "for" statement is used to iterate'),
     ],
 )
-def test_what_one_looks_up_is_there(texts: dict[str, str], doc_id: str, phrase: str) -> None:
+def test_pages_that_users_look_up_exist(texts: dict[str, str], doc_id: str, phrase: str) -> None:
     assert phrase in texts[doc_id]
 
 

@@ -65,7 +65,7 @@ async def test_latency_counts_from_the_intended_arrival_when_the_generator_itsel
 
 
 @in_virtual_time
-async def test_what_is_due_beyond_the_calls_in_flight_is_counted_and_not_sent() -> None:
+async def test_calls_beyond_the_limit_in_flight_are_counted_and_not_sent() -> None:
     sent, others_counted = [], asyncio.Event()
 
     async def ask(call: Call) -> Answer:

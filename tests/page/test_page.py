@@ -207,7 +207,7 @@ async def test_documents_of_ones_own(page: Page, site: Site) -> None:
     await expect(page.locator("own-documents [role=alert]")).to_contain_text('has no field "text"')
 
 
-async def test_nothing_that_is_said_becomes_markup(page: Page, site: Site) -> None:
+async def test_no_message_becomes_markup(page: Page, site: Site) -> None:
     await search(page, f"river {SCRIPT}")
     await row(page, SCRIPT).locator(".name").click()
     assert SCRIPT in await current_text(page)
@@ -224,7 +224,7 @@ async def test_nothing_that_is_said_becomes_markup(page: Page, site: Site) -> No
     assert await page.locator("img, i > *, b > b").count() == 0
 
 
-async def test_an_error_is_said_in_the_servers_words(page: Page, site: Site) -> None:
+async def test_an_error_is_reported_in_the_servers_words(page: Page, site: Site) -> None:
     await page.goto(f"{site.url}?q=river&a=nobody")
     problem = page.get_by_role("alert").filter(has_text="The server does not have that")
     await expect(problem).to_contain_text("known are: maxp, biencoder, both")

@@ -64,7 +64,7 @@ def test_a_missing_key_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '"maxp"', "{"])
-def test_what_is_no_object_is_refused(text: str) -> None:
+def test_other_json_than_an_object_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="the text is"):
         RankerSpec.from_json(text)
 

@@ -256,7 +256,7 @@ def test_reading_a_stretch_can_be_stopped(opened: dict[str, TextTokenizer]) -> N
         opened["wordpiece"].read("!" * 1_000_000, NO_LIMIT, stop)
 
 
-def test_what_nothing_agrees_on_is_cut_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_without_agreeing_windows_is_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Digits in threes from the right: the groups depend on the end of the whole text."""
     step = {
         "type": "Split",

@@ -170,7 +170,7 @@ def test_threads_share_a_tokenizer(text_tokenizers: dict[str, TextTokenizer]) ->
     assert all(found[index] == [expected[index]] * 5 for index in range(len(texts)))
 
 
-def test_what_is_cut_is_not_tokenized(text_tokenizers: dict[str, TextTokenizer]) -> None:
+def test_text_beyond_the_cut_is_not_tokenized(text_tokenizers: dict[str, TextTokenizer]) -> None:
     """No token of the rest is read: even an unreadable one is not noticed."""
     tokenizer = text_tokenizers["wordpiece"]
     text = "hello world " * 2_000 + "\ud83d " + "hello " * 2_000

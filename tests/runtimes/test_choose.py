@@ -117,7 +117,7 @@ def test_an_export_is_served_without_its_rankers_weights(
     assert served.parity.documents == 20
 
 
-def test_what_is_not_installed_is_passed_over_and_named(
+def test_absent_runtimes_are_skipped_and_named(
     tiny_exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(runtime: str, precision: Precision, placement: Placement) -> None:
@@ -169,7 +169,7 @@ def test_without_an_export_torch_serves(tiny_rankers: dict[str, Path]) -> None:
         ({"runtime": "tensorrt"}, RuntimeAbsent, "has no TensorrtExecutionProvider.*pip install"),
     ],
 )
-def test_what_cannot_be_served_says_what_helps(
+def test_unservable_choices_are_refused_with_a_remedy(
     tiny_rankers: dict[str, Path], asked: dict[str, str], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

@@ -90,7 +90,7 @@ def encoded(diary: Diary | None = None) -> Callable[[TokenStream], Features]:
     return encode
 
 
-def test_nobody_waits_before_rows_are_asked_for(diary: Diary) -> None:
+def test_no_wait_happens_before_rows_are_requested(diary: Diary) -> None:
     feed = CudaFeed(CPU)
     assert diary.lines == ["host waits for all"]
     diary.lines.clear()

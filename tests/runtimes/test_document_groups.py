@@ -62,7 +62,7 @@ def test_without_a_limit_of_positions_bytes_alone_count() -> None:
     st.integers(1, 40_000),
     st.integers(1, 600),
 )
-def test_whatever_the_documents_every_group_fits_and_none_is_lost(
+def test_every_group_fits_and_no_document_is_lost(
     shapes: list[tuple[int, int]], feature_bytes: int, positions: int
 ) -> None:
     documents = [document(chunks, tokens, 8) for chunks, tokens in shapes]
@@ -168,7 +168,7 @@ def test_chunks_that_do_not_fit_are_reported_as_a_failure_of_the_device() -> Non
         gathered([Features(huge)] * 2)
 
 
-def test_what_is_kept_does_not_keep_its_batch() -> None:
+def test_stored_features_do_not_hold_their_batch() -> None:
     batch = Features(torch.arange(12.0).reshape(6, 2), torch.full((6,), Role.DOCUMENT))
     row = Features(batch.vectors[2:4], batch.roles[2:4] if batch.roles is not None else None)
     for on_host in (False, True):

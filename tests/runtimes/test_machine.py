@@ -67,7 +67,7 @@ def test_the_nvidia_driver_is_named(tmp_path: Path) -> None:
     assert machine.nvidia_driver(tmp_path) == "570.86.15"
 
 
-def test_a_system_that_says_nothing_is_described_all_the_same(tmp_path: Path) -> None:
+def test_a_system_without_facts_is_described_too(tmp_path: Path) -> None:
     found = machine.processor(tmp_path)
     assert found.cores >= 1
     assert found.instructions == ()

@@ -76,7 +76,7 @@ def test_padding_and_companions_change_nothing(tiny_exports: dict[str, Path]) ->
         assert torch.allclose(row.vectors, runtime.encode([each]).rows()[0].vectors, atol=1e-5)
 
 
-def test_what_was_returned_is_not_written_to_again(tiny_exports: dict[str, Path]) -> None:
+def test_returned_features_are_not_overwritten(tiny_exports: dict[str, Path]) -> None:
     """Features wait for their document's other chunks while the session goes on."""
     runtime, reader = opened(tiny_exports["maxp"]), open_ranker(tiny_exports["maxp"]).reader
     drawn = random.Random(3)

@@ -226,7 +226,7 @@ def test_bf16_is_refused_where_it_would_be_simulated(
         ({"device": "cuda:99"}, DeviceAbsent, "'cuda:99'"),
     ],
 )
-def test_what_is_not_here_stops_the_start(
+def test_absent_parts_stop_the_start(
     graphs: dict[str, Path], changes: dict[str, str], told: type[Exception], message: str
 ) -> None:
     with pytest.raises(told, match=message):

@@ -147,7 +147,7 @@ def test_no_weights_are_read(published: dict[str, Path], tmp_path: Path, name: s
         ({"runtime": "torch"}, {"avx2"}, "torch fp32"),
     ],
 )
-def test_what_is_served_follows_precision_and_processor(
+def test_the_choice_follows_precision_and_processor(
     published: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
     asked: dict[str, str],
@@ -166,9 +166,7 @@ def test_a_graph_for_another_processor_is_refused_by_name(published: dict[str, P
         opened(published["cross-encoder"], export_file=other)
 
 
-def test_int8_that_nobody_measured_serves_where_there_is_nothing_else(
-    published: dict[str, Path], tmp_path: Path
-) -> None:
+def test_unmeasured_int8_serves_if_there_is_nothing_else(published: dict[str, Path], tmp_path: Path) -> None:
     folder = made.copied(published["cross-encoder"], tmp_path / "published")
     for path in (folder / "openvino").iterdir():
         path.unlink()
@@ -377,7 +375,7 @@ def with_an_offset_that_is_no_number(folder: Path) -> None:
         (with_another_input, r"needs the input past_key_values; only input_ids, attention_mask"),
     ],
 )
-def test_what_cannot_be_served_is_said(tmp_path: Path, change: Change, said: str) -> None:
+def test_unservable_graphs_are_reported(tmp_path: Path, change: Change, said: str) -> None:
     change(tmp_path)
     with pytest.raises((ExportError, RuntimeAbsent), match=said):
         opened(tmp_path, export_file="onnx/model.onnx", runtime="onnx")
@@ -402,7 +400,7 @@ def test_a_file_that_cannot_be_named(published: dict[str, Path], name: str, said
 
 @pytest.mark.parametrize("place", ["onnx/model.onnx", "openvino/openvino_model.xml"])
 @pytest.mark.parametrize("put", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere")])
-def test_a_graph_that_is_no_file_is_said_and_not_waited_for(
+def test_a_graph_that_is_no_file_is_reported_without_a_wait(
     tmp_path: Path, place: str, put: Callable[[Path], Any]
 ) -> None:
     made.save_cross_encoder(tmp_path)

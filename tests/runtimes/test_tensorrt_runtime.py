@@ -107,9 +107,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return told
 
 
-def test_whatever_an_engine_depends_on_gives_it_another_folder(
-    machine: dict[str, object], tmp_path: Path
-) -> None:
+def test_every_dependency_of_an_engine_changes_its_folder(machine: dict[str, object], tmp_path: Path) -> None:
     graph, other = tmp_path / "encoder.onnx", tmp_path / "other.onnx"
     graph.write_bytes(b"graph")
     other.write_bytes(b"another")

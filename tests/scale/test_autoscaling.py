@@ -74,7 +74,7 @@ def test_there_is_always_one() -> None:
     assert replicas_for(0, 5.0, 1.0) == 1
 
 
-def test_replicas_are_made_anew_when_the_backlog_begins_to_decide() -> None:
+def test_replicas_are_replaced_when_autoscaling_begins() -> None:
     def version(**scale: Any) -> str:
         return str(application(ServerConfig(), Scale(**scale))._bound_deployment.version)
 

@@ -316,7 +316,7 @@ def test_up_shows_how_far_it_is_and_ends_after_a_bound(
     up(replicas=1)
 
 
-def test_what_serve_cannot_do_is_refused(config: ServerConfig, tmp_path: Path) -> None:
+def test_configurations_beyond_serve_are_refused(config: ServerConfig, tmp_path: Path) -> None:
     from farrank_scale.application import Scale, application, from_file
     from farrank_server.config.schema import TlsConfig
 

@@ -24,7 +24,9 @@ def taken_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-async def test_a_busy_port_is_said_in_our_words(taken_port: int, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_busy_port_is_reported_in_farranks_words(
+    taken_port: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ConfigError) as caught:
         GrpcListener(ListenConfig(port=taken_port), LimitsConfig())
     assert str(caught.value) == (

@@ -62,7 +62,7 @@ def test_half_requests_hold_no_more_threads_than_there_are_places(page: MetricsP
         assert halves[-1].recv(12) == b"HTTP/1.0 200"
 
 
-def test_what_takes_too_long_is_ended(page: MetricsPage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_requests_are_ended(page: MetricsPage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_page, "CONNECTION_S", 0.0)
     with ExitStack() as opened:
         assert is_ended(half_asked(page, opened))
@@ -93,7 +93,7 @@ def test_the_metrics_stand_at_their_path_alone(host: str) -> None:
     assert "process_resident_memory_bytes" in text
 
 
-def test_a_token_is_asked_for_and_read_anew(tmp_path: Path) -> None:
+def test_a_token_is_required_and_reread(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
     asking = MetricsPage("127.0.0.1", 0, Metrics(), TokenFile(file))

@@ -198,7 +198,7 @@ async def test_documents_by_id_are_ranked_as_if_they_were_brought(stub: Any) -> 
         ),
     ],
 )
-async def test_what_cannot_be_looked_up_is_refused(
+async def test_documents_that_cannot_be_looked_up_are_refused(
     stub: Any, documents: list[pb.Document], code: grpc.StatusCode, said: str
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:

@@ -34,7 +34,7 @@ def environment(**variables: str) -> list[Setting]:
     return config_sources.from_environment(ServerConfig, variables)
 
 
-def test_nothing_said_is_the_default_tree() -> None:
+def test_without_options_the_tree_is_the_default_one() -> None:
     assert build() == ServerConfig()
 
 
@@ -110,7 +110,7 @@ def test_every_speaks_of_no_keys_that_are_fixed() -> None:
     assert problem.startswith("limits.*: there is no such key (--set limits__*); known here: max_documents, ")
 
 
-def test_how_torch_serves_is_said_by_flags() -> None:
+def test_flags_set_how_torch_serves() -> None:
     config = build(from_flags(rankers__minilm__packing="packed", device__compile="true"))
 
     assert config.rankers["minilm"].packing == "packed"

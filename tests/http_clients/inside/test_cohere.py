@@ -70,7 +70,7 @@ def test_the_asynchronous_client(server: AskedServer) -> None:
     server.check(pairs(asyncio.run(ask())), 3)
 
 
-def test_what_was_not_read_is_a_warning(server: AskedServer, v2: Any) -> None:
+def test_unread_text_gives_a_warning(server: AskedServer, v2: Any) -> None:
     answer = v2.rerank(model=MODEL, query=server.query, documents=server.documents, max_tokens_per_doc=64)
     (warning,) = [each for each in answer.meta.warnings if "document 1 " in each]
     assert warning.endswith("tokens of document 1 were not read")

@@ -53,7 +53,7 @@ def test_the_asynchronous_call(server: AskedServer) -> None:
     check(server, asyncio.run(asked))
 
 
-def test_what_may_not_be_cut_is_refused(server: AskedServer, names: dict[str, Any]) -> None:
+def test_texts_that_may_not_be_cut_are_refused(server: AskedServer, names: dict[str, Any]) -> None:
     too_long = {"documents": ["river " * 20_000]}
     for model, base in names["known"].items():
         if model.startswith("huggingface/"):

@@ -89,7 +89,7 @@ def test_the_table_the_report_and_the_values_agree(
     assert f"| {_shown(mixed.cells['RR'].mean)}" in outcome.out.replace("**", "")
 
 
-def test_what_was_written_evaluates_to_the_same_without_a_server(
+def test_written_runs_evaluate_to_the_same_without_a_server(
     accuracy: Accuracy, files: Files, server: SpawnedServer, tmp_path: Path
 ) -> None:
     asked = accuracy(
@@ -201,7 +201,7 @@ def test_unequal_depths_are_reported(accuracy: Accuracy, files: Files, tmp_path:
         (["--run=x=nowhere.trec", "--evaluate-only"], 2, "nowhere.trec: No such file or directory"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_problems_end_with_one_line(
     accuracy: Accuracy,
     files: Files,
     server: SpawnedServer,

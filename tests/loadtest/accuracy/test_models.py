@@ -34,7 +34,7 @@ def test_models_keep_their_order() -> None:
         ([("ranker", "a"), ("run", "Retriever=file")], "model 'Retriever': the name is taken"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given: list[tuple[str, str]], says: str) -> None:
+def test_contradictory_models_are_refused(given: list[tuple[str, str]], says: str) -> None:
     with pytest.raises(LoadtestError, match=says):
         parse_models(given)
 

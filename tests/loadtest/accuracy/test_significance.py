@@ -54,7 +54,7 @@ def test_chance_is_rarely_significant() -> None:
         assert 2 <= sum(one is not None and one < 0.05 for one in p) <= 20
 
 
-def test_what_needs_no_test() -> None:
+def test_cases_that_need_no_test() -> None:
     assert paired_tests(VALUES, VALUES) == (1.0, 1.0)
     assert paired_tests([0.5], [0.4]) == (None, None)
     always_better = paired_tests([each + 0.125 for each in VALUES], VALUES)

@@ -162,7 +162,7 @@ def test_an_interruption_keeps_what_was_measured(
         (["--rounds=0"], "--rounds: 0 is not between 1 and 2147483647"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is_measured(
+def test_problems_are_reported_before_anything_is_measured(
     efficiency: Efficiency, collection: Path, tmp_path: Path, given: list[str], says: str
 ) -> None:
     outcome = efficiency(f"--collection={collection}", f"--out={tmp_path}/o", *given)

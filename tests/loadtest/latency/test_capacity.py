@@ -83,7 +83,7 @@ def test_without_an_objective_it_is_a_share_of_the_most(farrank: Farrank, tmp_pa
     assert "4 calls at the same time at most" in outcome.err
 
 
-def test_what_a_planner_must_know(farrank: Farrank, tmp_path: Path) -> None:
+def test_facts_for_capacity_planning(farrank: Farrank, tmp_path: Path) -> None:
     only = step(60, 60, 0.1, True, cached=2)
     folder = report(tmp_path / "a", Plan("open", HALF_S), only, interrupted=True)
     outcome = farrank("loadtest", "capacity", folder, "--rate", "1")

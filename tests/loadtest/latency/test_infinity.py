@@ -96,7 +96,7 @@ def test_infinity_is_measured_by_the_same_workload(
     assert (tmp_path / "latency.png").stat().st_size > 10_000
 
 
-def test_what_infinity_refuses_is_said(
+def test_refusals_of_infinity_are_reported(
     farrank: Callable[..., Outcome], infinity: str, tmp_path: Path
 ) -> None:
     options = ["--synthetic", "constant:9", "--rates", "5", "--out", tmp_path]

@@ -40,7 +40,7 @@ def test_an_interruption_before_anything_was_measured_leaves_readable_files(tmp_
     assert not list(tmp_path.glob("*.png"))
 
 
-def test_a_load_that_nobody_answered_is_reported_and_not_drawn(tmp_path: Path) -> None:
+def test_a_load_without_answers_is_reported_and_not_drawn(tmp_path: Path) -> None:
     status = "<b>HTTP 500</b>"
     steps = (
         judge(PLAN, 1, [recorded(Sample(0.5, 0.5, 0.55, OK))]),

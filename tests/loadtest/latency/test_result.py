@@ -65,7 +65,7 @@ def test_failures_are_reported_with_their_number_and_first_message() -> None:
     )
 
 
-def test_what_the_server_counted_adds_up() -> None:
+def test_the_servers_counts_add_up() -> None:
     counts = ({"chunks": 3, "cached_chunks": 0}, {"chunks": 3, "cached_chunks": 3}, {"chunks": 4})
     samples = [Sample(2.0, 2.0, 2.1, OK, counts=each) for each in counts]
     whole = judge(plan(), 5.0, [recorded(samples[:1]), recorded(samples[1:])]).whole

@@ -28,7 +28,7 @@ def test_addresses_are_read() -> None:
         *("jina:http://", "jina:http://[::1"),
     ],
 )
-def test_what_is_no_address_names_the_forms(address: str) -> None:
+def test_an_invalid_address_is_refused_with_the_valid_forms(address: str) -> None:
     with pytest.raises(LoadtestError, match="must be"):
         parse_address(address)
 

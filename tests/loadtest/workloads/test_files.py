@@ -92,7 +92,7 @@ def test_a_run_and_its_collection_make_calls(first_stage: tuple[Path, Path, list
     assert read_candidates(run, queries, collection, depth=9).calls[1].documents[2].text == "Three\n\n3"
 
 
-def test_what_a_run_lacks_is_named(first_stage: tuple[Path, Path, list[Path]]) -> None:
+def test_parts_missing_from_a_run_are_named(first_stage: tuple[Path, Path, list[Path]]) -> None:
     run, queries, collection = first_stage
     with pytest.raises(InputError, match=r"run\.txt: 1 of 3 candidate documents are not in .*: d3"):
         read_candidates(run, queries, collection[:1], depth=3)

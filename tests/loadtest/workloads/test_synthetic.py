@@ -67,7 +67,7 @@ def test_documents_have_the_lengths_in_tokens(tokenizer: Tokenizer) -> None:
         "constant:nan",
     ],
 )
-def test_what_is_no_distribution_is_refused(given: str) -> None:
+def test_an_invalid_distribution_is_refused(given: str) -> None:
     with pytest.raises(LoadtestError, match=f"lengths {given!r}"):
         parse_lengths(given)
 

@@ -94,7 +94,7 @@ def test_whole_documents_are_cross_encoders_own(make_model: MakeModel, tokens: i
     assert float(packed) == pytest.approx(expected, rel=0, abs=1e-5)
 
 
-def test_nothing_is_compiled_or_rounded_unasked(
+def test_nothing_is_compiled_or_rounded_by_default(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If flash_attn is installed, transformers 4 would round fp32 to bf16."""

@@ -78,7 +78,7 @@ def test_both_build_the_same_configuration(model_type: str) -> None:
         ("another", {"rope_parameters": {"full_attention": {"rope_theta": 1e4, "rope_type": "default"}}}),
     ],
 )
-def test_what_4_57_cannot_say_needs_5(model_type: str, values: dict[str, Any]) -> None:
+def test_configurations_beyond_4_57_need_5(model_type: str, values: dict[str, Any]) -> None:
     config = {"model_type": model_type, "rope_parameters": {"rope_theta": 1e4}} | values
     with pytest.raises(SourceError, match="needs transformers 5"):
         as_installed(config, since_5=False)

@@ -13,7 +13,7 @@ from farrank_rankers.exports.manifest import ExportManifest, Refused, sealed
 WriteExport = Callable[..., Export]
 
 
-def test_what_was_written_is_read(write_export: WriteExport) -> None:
+def test_a_written_manifest_is_read_back(write_export: WriteExport) -> None:
     export = write_export()
     assert Export.read(export.folder) == export
     assert export.manifest.name == "onnx-fp32"
@@ -96,7 +96,7 @@ def test_a_wrong_key_is_named_with_its_file(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", "[" * 100_000])
-def test_what_is_no_manifest_is_refused(write_export: WriteExport, text: str) -> None:
+def test_an_invalid_manifest_is_refused(write_export: WriteExport, text: str) -> None:
     file = write_export().folder / MANIFEST
     file.write_text(text)
     with pytest.raises(ExportError, match=r"manifest\.json"):

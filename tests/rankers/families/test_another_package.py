@@ -120,7 +120,7 @@ def test_its_row_is_read_without_torch_or_its_aggregator(
 
 
 @pytest.mark.usefixtures("lab")
-def test_what_is_wrong_with_it_is_said(tmp_path: Path) -> None:
+def test_its_problems_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"must be one of firstp, .*, biencoder, best-of, no-module, no-row"):
         family_named("best")
     with pytest.raises(SpecError, match="family no-row: lab_family:NO_ROW is 3; it must be a Family"):

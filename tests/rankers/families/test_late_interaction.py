@@ -325,7 +325,7 @@ def test_both_transformers_start_from_their_checkpoints(
         assert ranker.spec.provenance[name] == small(layers, width).name
 
 
-def test_what_does_not_fit_is_named(cross_encoder: Path, small: Callable[[int, int], Path]) -> None:
+def test_options_that_do_not_fit_are_named(cross_encoder: Path, small: Callable[[int, int], Path]) -> None:
     def made(window: int, query: int, tokens: int = 80) -> Ranker:
         chunking = Chunking("sliding", window, 1, tokens)
         return new_ranker(

@@ -413,7 +413,7 @@ def test_a_window_that_leaves_no_room_is_refused_with_the_sum(made: MakeLanguage
         ({"yes": "yes indeed"}, "tokens; it must be one"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(
+def test_impossible_prompts_are_refused(
     made: MakeLanguageModel, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpecError) as refused:

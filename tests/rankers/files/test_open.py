@@ -133,7 +133,9 @@ def test_a_bare_backbone_is_no_ranker(tmp_path: Path, cross_encoder: Path, edit_
         open_reader(tmp_path)
 
 
-def test_what_is_nowhere_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_source_is_reported_with_the_way_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     message = "no-one/nothing is neither a folder nor .*is downloaded unless .*download. is set to true"
     with pytest.raises(SourceError, match=message):

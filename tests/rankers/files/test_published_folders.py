@@ -255,7 +255,7 @@ def test_matryoshka_vectors_are_cut(dual: Callable[..., Path], similarity: str) 
         open_reader(folder, truncate_dim=0)
 
 
-def test_what_is_not_used_is_not_written(dual: Callable[..., Path], published: Path) -> None:
+def test_unused_options_are_not_written(dual: Callable[..., Path], published: Path) -> None:
     """Versions are hashes of the spec's text, so rankers without the newer options keep theirs."""
     for folder, name in ((dual("bert", {}), "truncate_dim"), (published, "query_prefix")):
         assert name not in json.loads(open_reader(folder).spec.to_json())["options"]

@@ -112,7 +112,7 @@ def test_lists_name_each_rows_blocks_in_order(masked: bool) -> None:
         assert lists.wholly.tolist() == [[[[1, 0, 0], [1, 2, 0], [0, 0, 0]]]]
 
 
-def test_lists_have_no_dimension_that_torch_compiles_anew_for() -> None:
+def test_lists_have_no_dimension_that_makes_torch_recompile() -> None:
     one = np.ones((1, 1), dtype=bool)
     lists = BlockLists.of(Touched(one, ~one), False, torch.device("cpu"))
     assert lists.partly_counts.tolist() == [[[1, 0]]]

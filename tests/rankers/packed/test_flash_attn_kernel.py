@@ -92,7 +92,7 @@ def test_near_tokens_are_a_window(stand_in: StandIn, causal: bool, reach: tuple[
     assert (stand_in.given["window_size"], stand_in.given["causal"]) == (reach, causal)
 
 
-def test_what_it_cannot_take_is_refused(stand_in: StandIn) -> None:
+def test_unsuitable_inputs_are_refused(stand_in: StandIn) -> None:
     heads = RandomHeads.random((5,), (7,))
     with pytest.raises(ValueError, match=r"^query is in torch.float32; flash_attn takes only float16"):
         heads.through(FlashAttention(), EVERY_TOKEN)

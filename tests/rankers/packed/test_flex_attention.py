@@ -108,7 +108,7 @@ def test_layers_share_what_their_inputs_need() -> None:
     assert len(set(lists)) == 4
 
 
-def test_what_a_stream_needed_goes_with_it() -> None:
+def test_prepared_masks_are_freed_with_their_stream() -> None:
     flex = attention()
     heads = RandomHeads.random((40, 30))
     heads.through(flex, EVERY_TOKEN)

@@ -100,6 +100,6 @@ def test_flex_is_compiled_once_for_streams_of_any_length(make: MakePattern) -> N
 
 
 @within_inputs
-def test_whatever_is_chosen(make: MakePattern) -> None:
+def test_the_chosen_attention(make: MakePattern) -> None:
     chosen = choose_attention(torch.device("cuda", 0), torch.bfloat16)
     check(chosen.attention, make, heads_of(64))

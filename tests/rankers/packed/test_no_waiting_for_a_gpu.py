@@ -93,7 +93,7 @@ def no_waiting() -> Iterator[None]:
         lambda values: values.unique(),
     ],
 )
-def test_what_waits_is_found(looks: Callable[[torch.Tensor], object]) -> None:
+def test_waiting_operations_are_found(looks: Callable[[torch.Tensor], object]) -> None:
     with pytest.raises(AssertionError), no_waiting():
         looks(torch.ones(3))
 

@@ -62,7 +62,7 @@ def test_a_revoked_key_is_gone_and_comments_stay(file: Path) -> None:
     assert file.read_text().count(END_MARK) == 1
 
 
-def test_what_cannot_be_cut_out_is_left_to_its_writer(file: Path) -> None:
+def test_a_key_that_cannot_be_removed_is_left_to_the_user(file: Path) -> None:
     file.write_text(f'[keys]\na = {{sha256 = "{DIGEST}"}}\n{END_MARK}')
     add_key(file, "b", {})
     with pytest.raises(ConfigError, match=r"edit .* by hand"):

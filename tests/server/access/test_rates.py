@@ -19,7 +19,7 @@ def now() -> Now:
     return Now()
 
 
-def test_what_comes_in_a_burst_may_be_taken_at_once_and_then_the_rate(now: Now) -> None:
+def test_a_burst_is_admitted_at_once_and_then_at_the_rate(now: Now) -> None:
     bucket = Bucket(2, 3, clock_s=now)
     assert [bucket.take(1) for _ in range(6)] == [0.0] * 6
     assert bucket.take(1) == 0.5
@@ -45,7 +45,7 @@ def test_the_clock_of_a_fast_rate_rounds(now: Now) -> None:
     assert bucket.take(0.25) == 0.0
 
 
-def test_what_is_more_than_the_bucket_is_taken_of_a_full_one_and_owed(now: Now) -> None:
+def test_an_amount_beyond_the_bucket_is_admitted_when_full_and_owed(now: Now) -> None:
     bucket = Bucket(100, 1, clock_s=now)
     assert bucket.take(250) == 0.0
     assert bucket.take(10) == pytest.approx(1.6)

@@ -1,7 +1,7 @@
 from farrank_server.engine.batcher import FLOOR, PATIENCE, TokenBudget
 
 
-def test_what_failed_is_halved_and_stays_so_for_a_while() -> None:
+def test_a_failed_budget_is_halved_and_stays_so_for_a_while() -> None:
     budget = TokenBudget(1024)
     budget.failed(1000)
     assert budget.tokens == 500

@@ -252,7 +252,7 @@ def no_collection() -> Iterator[None]:
         gc.enable()
 
 
-async def test_a_turn_that_fails_keeps_nothing_of_its_call_when_nobody_waits_for_it() -> None:
+async def test_a_failed_turn_without_a_waiter_keeps_nothing_of_its_call() -> None:
     """An error in a reference cycle with its future would keep the texts until a full collection."""
     text = Text()
     kept = weakref.ref(text)

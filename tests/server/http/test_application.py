@@ -78,7 +78,7 @@ async def test_only_callers_with_certificates_where_they_must_show_one(
             assert (answer.status, len((await answer.json())["results"])) == (200, 2)
 
 
-async def test_a_taken_port_is_said_before_anything_is_loaded(open_endpoint: OpenEndpoint) -> None:
+async def test_a_taken_port_is_reported_before_anything_is_loaded(open_endpoint: OpenEndpoint) -> None:
     async with open_endpoint() as endpoint:
         listen = ListenConfig(http=HttpConfig(port=endpoint.listener.port))
         with pytest.raises(

@@ -130,7 +130,7 @@ async def test_names_that_are_none(shared_endpoint: Opened) -> None:
     )
 
 
-async def test_what_is_not_asked_as_connect_asks(shared_endpoint: Opened) -> None:
+async def test_requests_unlike_connects_are_refused(shared_endpoint: Opened) -> None:
     async with shared_endpoint.session.post(RERANK, data="query=q") as answer:
         assert (answer.status, answer.headers["Accept-Post"]) == (415, "application/json, application/proto")
     async with shared_endpoint.session.get(RERANK) as answer:

@@ -116,7 +116,7 @@ REJECTED = [pytest.param(body, message, id=message[:40]) for body, message in re
 
 
 @pytest.mark.parametrize(("body", "message"), REJECTED)
-def test_what_is_too_much_or_wrong_in_a_large_body_is_named(body: bytes, message: str) -> None:
+def test_problems_in_a_large_body_are_named(body: bytes, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         decoded(SPACE + body, RerankBody, LIMITS)
     assert str(caught.value).startswith(message)

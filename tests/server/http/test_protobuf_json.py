@@ -164,7 +164,7 @@ def test_a_large_body_is_read_as_a_small_one(monkeypatch: pytest.MonkeyPatch) ->
         ('{"documents": [{"text": "a"}, {"text": "b"}, {"txt": "c"}]}', "documents[2].txt: is no field of"),
     ],
 )
-def test_what_is_too_much_is_named(body: str, message: str) -> None:
+def test_values_beyond_limits_are_named(body: str, message: str) -> None:
     limits = LimitsConfig(max_documents=3, max_document_bytes=100_000, max_query_bytes=50_000)
     with pytest.raises(InvalidArgument) as caught:
         message_of_json(body.encode(), pb.RerankRequest, limits)

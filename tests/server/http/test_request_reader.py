@@ -67,7 +67,7 @@ async def refused(caller: HttpConnection) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", WRONG)
-async def test_what_could_be_read_in_two_ways_is_refused_and_ends_the_connection(
+async def test_ambiguous_requests_are_refused_and_end_the_connection(
     name: str, open_endpoint: OpenEndpoint, connect: Connections
 ) -> None:
     sent, status, why = WRONG[name]

@@ -64,7 +64,7 @@ def documents_in(data: bytes) -> int | None:
 
 
 @given(messages)
-def test_what_the_parser_takes_is_counted_as_the_parser_does(data: bytes) -> None:
+def test_accepted_messages_are_counted_as_by_the_parser(data: bytes) -> None:
     count = documents_in(data)
     if count is None:
         return
@@ -139,7 +139,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("data", "message"), [pytest.param(*each, id=each[1][:40]) for each in REFUSED])
-def test_what_is_too_much_is_named(data: bytes, message: str) -> None:
+def test_values_beyond_limits_are_named(data: bytes, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parsed(pb.RerankRequest, PADDING + data, LIMITS)
     assert str(caught.value).startswith(message)

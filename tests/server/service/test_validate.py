@@ -66,7 +66,7 @@ async def test_a_text_may_have_as_many_bytes_as_the_limit(text: str) -> None:
         ),
     ],
 )
-async def test_what_is_wrong_is_named(wrong: pb.RerankRequest, message: str) -> None:
+async def test_problems_are_named(wrong: pb.RerankRequest, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         await validate.documents_of(wrong, LIMITS)
     assert str(caught.value).startswith(message)

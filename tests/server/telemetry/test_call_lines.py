@@ -133,7 +133,7 @@ async def test_an_id_that_is_none_is_replaced(endpoints: Endpoints, lines: Lines
     assert line["request_id"] == answered
 
 
-async def test_whatever_http_answers_has_an_id(endpoints: Endpoints) -> None:
+async def test_every_http_answer_has_an_id(endpoints: Endpoints) -> None:
     for path in ("/health", "/nowhere", "/openapi.json"):
         async with endpoints.http.get(path, headers={"X-Request-Id": "here"}) as answer:
             assert answer.headers.getall("x-request-id") == ["here"]
@@ -346,7 +346,7 @@ def test_a_log_that_is_not_read_blocks_no_call() -> None:
     assert text.endswith("the last\n")
 
 
-def test_a_log_that_nobody_reads_any_more_ends_nothing() -> None:
+def test_a_log_without_a_reader_ends_nothing() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     writer = LineWriter(writing)

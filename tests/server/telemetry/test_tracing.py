@@ -129,7 +129,7 @@ def test_a_trace_has_no_more_spans_than_are_read(
     assert collector.spans("a/call")[0].facts["farrank.steps_left_out"] == 7
 
 
-def test_a_collector_that_is_not_there_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_collector_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "CLOSE_S", 0.2)
     with collecting() as gone:
         pass
@@ -172,6 +172,6 @@ def test_an_endpoint_without_a_path_has_the_usual_one(endpoint: str, url: str) -
         *(("sample_ratio", value) for value in ("-0.1", "1.5", "some")),
     ],
 )
-def test_what_is_no_endpoint_or_ratio_stops_the_start(key: str, value: str) -> None:
+def test_an_invalid_endpoint_or_ratio_stops_the_start(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=rf"^tracing\.{key}: "):
         build_config([Setting(("tracing", key), value, "here")])

@@ -110,7 +110,7 @@ async def test_too_many_watchers_are_refused(
         second.cancel()
 
 
-async def test_a_watcher_that_does_not_read_keeps_nobody_from_the_news() -> None:
+async def test_a_watcher_that_does_not_read_delays_no_other_watcher() -> None:
     async with opened() as (listener, channel):
         deaf = await UnreadAnswers.open(listener.port)
         await deaf.call(WATCH, b"")

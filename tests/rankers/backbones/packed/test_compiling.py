@@ -53,7 +53,7 @@ def test_compiled_code_gives_the_same(make_encoder: MakeEncoder) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_nothing_is_compiled_unasked(make_encoder: MakeEncoder) -> None:
+def test_nothing_is_compiled_by_default(make_encoder: MakeEncoder) -> None:
     counters.clear()
     encoder = make_encoder(CASES["bert"])
     packed_states(PackedEncoder(encoder, plain_attention), inputs_of(encoder, (9,)))

@@ -103,7 +103,7 @@ def test_chunks_that_are_scored_cost_time_even_where_their_encodings_are_cached(
     admit(admission, 1000, now_s=15.0, remaining_s=5)
 
 
-def test_what_was_reserved_is_given_back_to_the_call_itself() -> None:
+def test_reserved_room_returns_to_the_call_itself() -> None:
     admission = make_admission()
     reserved = admit(admission, 8000, characters=500)
     claim = Claim([RankerWork("a", 9000)], 700, 700, 0.0, FOREVER_S)
@@ -218,7 +218,7 @@ def test_nothing_is_left_when_all_is_given_back(work: list[tuple[int, int, int, 
     assert admission.held_characters() == 0
 
 
-def test_of_an_abandoned_call_its_texts_alone_are_held_until_it_is_released() -> None:
+def test_an_abandoned_call_holds_only_its_texts_until_its_release() -> None:
     admission = make_admission(reading=1e6)
     left = admit(admission, 9000, characters=30_000_000, remaining_s=100)
     admission.abandon(left)

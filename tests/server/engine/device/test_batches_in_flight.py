@@ -361,7 +361,7 @@ async def test_stopping_ends_after_what_was_begun(
         waits.cancel()
 
 
-async def test_a_cancelled_call_whose_inputs_are_begun_harms_nobody(
+async def test_a_cancelled_call_with_running_inputs_harms_no_other_call(
     open_steps: Open, wanted: list[float]
 ) -> None:
     async with open_steps() as steps:

@@ -29,7 +29,7 @@ def test_only_the_parts_at_fault_are_lost(count: int, data: st.DataObject) -> No
     assert sorted(lost) == sorted(bad)
 
 
-def test_what_is_too_large_is_split_until_it_fits() -> None:
+def test_a_large_batch_is_split_until_it_fits() -> None:
     sizes: list[int] = []
 
     def run(parts: Sequence[int]) -> None:
@@ -54,7 +54,7 @@ def test_a_lost_device_is_not_asked_again() -> None:
     assert attempts == 1
 
 
-def test_what_a_failed_batch_computed_is_gone_before_its_halves_run() -> None:
+def test_results_of_a_failed_batch_are_freed_before_its_halves_run() -> None:
     class Activations:
         pass
 

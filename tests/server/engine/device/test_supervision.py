@@ -453,7 +453,7 @@ async def test_documents_of_a_call_that_is_given_up_are_not_scored(open_bench: O
         assert counting.scored == 1
 
 
-async def test_a_wrong_speed_is_measured_anew_when_calls_are_refused_for_it(
+async def test_a_wrong_speed_is_measured_again_when_it_refuses_calls(
     open_bench: OpenBench, wanted: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_bench() as bench:

@@ -84,7 +84,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_whatever_the_order_of_messages_each_input_of_an_open_call_runs_once(
+def test_each_input_of_an_open_call_runs_once_in_any_order_of_messages(
     sequence: list[tuple[str | int, int]],
 ) -> None:
     bench = Bench()
@@ -177,7 +177,7 @@ def test_messages_of_several_threads_arrive_once_each_and_in_each_ones_order(
     bench.loop.close()
 
 
-def test_a_message_that_wakes_nobody_comes_with_the_next_one() -> None:
+def test_a_message_without_a_wake_up_comes_with_the_next_one() -> None:
     bench, inbox, taken = Bench(), Inbox(), list[Message]()
     thread = threading.Thread(target=lambda: taken.extend(inbox.take(wait=True)))
     thread.start()

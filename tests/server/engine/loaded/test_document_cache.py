@@ -29,7 +29,7 @@ def test_a_document_is_found_again() -> None:
     assert cache.find([b"a", b"b"]) == KnownDocuments([b"a", b"b"], {0: entry})
 
 
-def test_what_was_unused_longest_leaves_first_and_the_bound_holds() -> None:
+def test_the_least_recently_used_leaves_first_and_the_bound_holds() -> None:
     entry = encoded()
     cache = DocumentCache(entry.size_bytes * 2)
     cache.put(b"a", entry)

@@ -38,13 +38,13 @@ def test_a_document_of_which_no_part_is_missed_has_one_passage() -> None:
     assert told[0]["score"] == pytest.approx(0.8)
 
 
-def test_of_passages_that_overlap_the_better_one_stays() -> None:
+def test_the_better_one_of_overlapping_passages_stays() -> None:
     chunks = ((0, 100, 0.5), (50, 150, 0.9), (100, 200, 0.4), (150, 250, 0.3))
     told = spans_of(asked(), result(0.9, pb.EVIDENCE_CHUNK_SCORE, *chunks))
     assert [(each["start"], each["end"]) for each in told] == [(50, 150), (150, 250)]
 
 
-def test_a_thousand_cut_documents_are_said_in_a_few_lines() -> None:
+def test_a_thousand_cut_documents_are_reported_in_a_few_lines() -> None:
     results = [pb.Result(index=n, tokens_cut=7, characters_cut=30) for n in range(1000)]
     told = warnings_of(pb.RerankResponse(results=results, query_tokens_cut=3))
     assert len(told) == MAX_WARNINGS + 1

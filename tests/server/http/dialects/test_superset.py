@@ -123,7 +123,7 @@ async def test_the_text_of_a_returned_document_is_a_text(
     assert answer["results"][0]["document"] == {**given, "text": text}
 
 
-async def test_what_nests_deep_is_read_or_refused(shared_endpoint: Opened) -> None:
+async def test_deep_nesting_is_read_or_refused(shared_endpoint: Opened) -> None:
     # Reading the text and writing the ranked text end at slightly different depths.
     seen = set()
     for depth in (10, *range(850, 1000, 2), 100_000):
@@ -144,7 +144,7 @@ async def test_raw_scores_where_they_are_asked_for(shared_endpoint: Opened, raw:
     )
 
 
-async def test_what_was_not_read_is_said(shared_endpoint: Opened) -> None:
+async def test_unread_text_is_reported(shared_endpoint: Opened) -> None:
     request = {"query": "river", "documents": [*TEXTS, LONG, LONG]}
     async with shared_endpoint.session.post("/v2/rerank", json={**request, "top_n": 1}) as response:
         answer = await response.json()

@@ -39,7 +39,7 @@ async def test_texts_raw_scores_and_the_best(shared_endpoint: Opened) -> None:
 
 
 @pytest.mark.parametrize("option", [{"truncate": False}, {"truncation_direction": "Left"}])
-async def test_what_may_not_be_cut_is_refused(shared_endpoint: Opened, option: dict[str, Any]) -> None:
+async def test_texts_that_may_not_be_cut_are_refused(shared_endpoint: Opened, option: dict[str, Any]) -> None:
     assert (await shared_endpoint.post("/rerank", {**REQUEST, **option}))[0] == 200
     status, said = await shared_endpoint.post("/rerank", {"query": "river", "texts": [LONG], **option})
     assert (status, said["error_type"]) == (422, "Validation")
