@@ -24,7 +24,7 @@ from farrank_bench.report import Row
 from farrank_bench.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
 from farrank_bench.served import RANKER, score_served, serving
 from farrank_client import Client
-from farrank_exporters.parity import LEAST_TAU, kendall_tau
+from farrank_exporters.parity import MIN_TAU, kendall_tau
 from farrank_loadtest.workloads import Call
 from farrank_rankers.files.open import Overrides
 from farrank_rankers.ranker import Ranker
@@ -142,7 +142,7 @@ def agreement_rows(found: Rounds, ranker: Ranker, calls: Sequence[Call], precisi
 
 def least_tau(precision: str) -> float:
     """Return the bound of a precision as a runtime names it: int8+bf16 is int8 with other steps in bf16."""
-    bounds = {str(name): tau for name, tau in LEAST_TAU.items()}
+    bounds = {str(name): tau for name, tau in MIN_TAU.items()}
     return min(bounds.get(part, SAME_IN_FP32) for part in precision.split("+"))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from farrank_bench.exporting import export_fast
 from farrank_bench.report import Row, not_measured
 from farrank_demo.questions import Question, load_qrels, load_questions
-from farrank_exporters.parity import LEAST_TAU, encode_all, kendall_tau, top_overlap
+from farrank_exporters.parity import MIN_TAU, encode_all, kendall_tau, top_overlap
 from farrank_first_stage import Candidate
 from farrank_first_stage.bm25 import Bm25Config
 from farrank_first_stage.config import FirstStageConfig
@@ -95,7 +95,7 @@ def fidelity_rows(name: str, precision: Precision, expected: RunScores, scored: 
     tau_aim: tuple[str, bool | None] = ("", None)
     ndcg_aim = tau_aim
     if precision in NDCG_WITHIN:
-        tau, within = LEAST_TAU[precision], NDCG_WITHIN[precision]
+        tau, within = MIN_TAU[precision], NDCG_WITHIN[precision]
         tau_aim, ndcg_aim = (
             (f"at least {tau:g}", mean_tau >= tau),
             (f"within {within:g}", abs(moved) <= within),

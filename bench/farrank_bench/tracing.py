@@ -40,7 +40,7 @@ BASE, AGAIN, BEFORE, SAMPLED, ALL = "no traces", "no traces, again", "before", "
 NO_HEADERS: dict[str, str] = {}
 
 # A share of a call's cost.
-MOST_AT_1_PERCENT = 0.02
+MAX_AT_1_PERCENT = 0.02
 
 
 def collect(asked: Connection) -> None:
@@ -122,13 +122,11 @@ def in_turns(before: Path | None, rounds: int, calls: int) -> list[Row]:
     reference = BEFORE if before is not None else AGAIN
     rows.append(_cost("processor", f"{BASE} over {reference}", cpu_ms[BASE], cpu_ms[reference], None))
     rows.append(_cost("processor", f"{AGAIN} over {BASE}", cpu_ms[AGAIN], cpu_ms[BASE], None))
-    rows.append(
-        _cost("processor", f"{SAMPLED} over {BASE}", cpu_ms[SAMPLED], cpu_ms[BASE], MOST_AT_1_PERCENT)
-    )
+    rows.append(_cost("processor", f"{SAMPLED} over {BASE}", cpu_ms[SAMPLED], cpu_ms[BASE], MAX_AT_1_PERCENT))
     rows.append(_cost("processor", f"{ALL} over {BASE}", cpu_ms[ALL], cpu_ms[BASE], None))
     rows.append(_cost("wait", f"{BASE} over {reference}", wall_ms[BASE], wall_ms[reference], None))
     rows.append(_cost("wait", f"{AGAIN} over {BASE}", wall_ms[AGAIN], wall_ms[BASE], None))
-    rows.append(_cost("wait", f"{SAMPLED} over {BASE}", wall_ms[SAMPLED], wall_ms[BASE], MOST_AT_1_PERCENT))
+    rows.append(_cost("wait", f"{SAMPLED} over {BASE}", wall_ms[SAMPLED], wall_ms[BASE], MAX_AT_1_PERCENT))
     rows.append(_cost("wait", f"{ALL} over {BASE}", wall_ms[ALL], wall_ms[BASE], None))
     rows.append(Row("messages that reached the collector", str(messages)))
     return rows

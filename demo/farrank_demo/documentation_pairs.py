@@ -21,9 +21,9 @@ from farrank_trec import Qrels, Run, rank, write_qrels, write_queries, write_run
 
 # The most sentences of a document: modules differ in size by a factor of a hundred.
 PER_DOCUMENT = 8
-FEWEST_WORDS, MOST_WORDS = 5, 32
+MIN_WORDS, MAX_WORDS = 5, 32
 # A sentence that occurs in more documents identifies none of them.
-MOST_RELEVANT = 3
+MAX_RELEVANT = 3
 # About one package in this number is held back for validation.
 DEV_OF = 16
 
@@ -77,7 +77,7 @@ def _first_paragraph(lines: Sequence[str], start: int, margin: str) -> str:
 def _asks_for_something(sentence: str) -> bool:
     # For a class without a text, pydoc continues with the order of its bases.
     headline = sentence.startswith("Method resolution order:") or "://" in sentence
-    return sentence[:1].isupper() and not headline and FEWEST_WORDS <= len(sentence.split()) <= MOST_WORDS
+    return sentence[:1].isupper() and not headline and MIN_WORDS <= len(sentence.split()) <= MAX_WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def make_pairs(documents: Mapping[str, str], per_document: int = PER_DOCUMENT) -
                 continue
             places[sentence] = tuple(other for other, whole in joined.items() if sentence in whole)
             one_split = len({_is_dev(other) for other in places[sentence]}) == 1
-            if one_split and len(places[sentence]) <= MOST_RELEVANT:
+            if one_split and len(places[sentence]) <= MAX_RELEVANT:
                 chosen.setdefault(f"{doc_id}.{name}", (doc_id, sentence))
                 kept += 1
     removed: dict[str, list[str]] = defaultdict(list)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from farrank_exporters.parity import LEAST_TAU, Scores, TextScores, kendall_tau
+from farrank_exporters.parity import MIN_TAU, Scores, TextScores, kendall_tau
 from farrank_exporters.texts import Texts
 from farrank_exporters.trace import quiet
 from farrank_rankers.exports.manifest import Quantized
@@ -121,7 +121,7 @@ class OpenVinoInt8:
                 nncf.Dataset(feeds),
                 nncf.Dataset(self._choosing.queries),
                 rankings.taus,
-                max_drop=ROOM * (1 - LEAST_TAU["int8"]),
+                max_drop=ROOM * (1 - MIN_TAU["int8"]),
                 advanced_quantization_parameters=smoothed,
                 advanced_accuracy_restorer_parameters=nncf.AdvancedAccuracyRestorerParameters(
                     # One at a time: each trial uses all threads.

@@ -51,7 +51,7 @@ SHARE_OF_SPREAD = 1e-4
 
 # fp16 keeps 11 bits of a number, bf16 keeps 8, int8 keeps 8 of a calibrated range. The size of the change of
 # a score says little by itself; a change of the documents' order matters.
-LEAST_TAU: Mapping[ExportPrecision, float] = {"fp16": 0.99, "bf16": 0.98, "int8": 0.95}
+MIN_TAU: Mapping[ExportPrecision, float] = {"fp16": 0.99, "bf16": 0.98, "int8": 0.95}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Bound:
 def bound_for(precision: ExportPrecision, family: str, expected: Sequence[Scores]) -> Bound:
     """Give the bound of a precision, given the ranker's own scores. Shapes: (D,) for each query."""
     if precision != "fp32":
-        return Bound("kendall_tau", LEAST_TAU[precision])
+        return Bound("kendall_tau", MIN_TAU[precision])
     # The bound cannot be tighter than the change that batching alone makes to a score in torch.
     least = family_named(family).rounding
     return Bound("max_difference", max(SHARE_OF_SPREAD * spread(expected), least))

@@ -16,7 +16,7 @@ QUERIES = 5
 QUERY_WORDS = 8
 
 # Two documents to rank in each of the two sets, that of the measurement and that of the calibration.
-LEAST_TEXTS = 4
+MIN_TEXTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ def divide(texts: Iterable[str], origin: str) -> tuple[Texts, Texts]:
     by_length = sorted(
         {text for text in texts if len(text.split()) >= QUERY_WORDS}, key=lambda text: (len(text), text)
     )
-    if len(by_length) < LEAST_TEXTS:
+    if len(by_length) < MIN_TEXTS:
         raise ExportError(
             f"{origin} has {len(by_length)} different texts of at least {QUERY_WORDS} words; "
-            f"it must have at least {LEAST_TEXTS}"
+            f"it must have at least {MIN_TEXTS}"
         )
     measured, calibration = by_length[::2], by_length[1::2]
     return _texts(_spread(measured, DOCUMENTS)), _texts(calibration)

@@ -104,8 +104,8 @@ class OpenIndex:
         wanted = {written(doc_id): doc_id for doc_id in doc_ids}
         if not wanted:
             return {}
-        query, most = with_ids(doc_ids), len(wanted)
-        found = self._reading.search(query, most, self._by_id)
+        query, count = with_ids(doc_ids), len(wanted)
+        found = self._reading.search(query, count, self._by_id)
         return {wanted[hit.doc_id]: hit for hit in read_hits(found)}
 
     def texts(self, doc_ids: Sequence[str]) -> list[str]:

@@ -389,7 +389,7 @@ class _Writing:
         """
         already = self._resumed["read"] if self._resumed else 0
         encodes = any(store.vectors_version for store in self.options.stores)
-        most_characters = _ENCODED_CHARACTERS if encodes else _BATCH_CHARACTERS
+        max_characters = _ENCODED_CHARACTERS if encodes else _BATCH_CHARACTERS
         seen: set[str] = set()
         batch: list[IndexDocument] = []
         characters = blank = number = 0
@@ -410,7 +410,7 @@ class _Writing:
                 continue
             batch.append(document)
             characters += len(document.text)
-            if len(batch) >= _BATCH_DOCUMENTS or characters >= most_characters:
+            if len(batch) >= _BATCH_DOCUMENTS or characters >= max_characters:
                 yield batch, number, blank
                 batch, characters, blank = [], 0, 0
         if number < already:

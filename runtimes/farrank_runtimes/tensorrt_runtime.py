@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 ENGINES = "engines"
 
 # An engine has a copy of the weights for each group of lengths, and takes a minute to build.
-MOST_GROUPS = 4
+MAX_GROUPS = 4
 SHORTEST_LIMIT = 64
 
 
@@ -58,7 +58,7 @@ def length_groups(longest_input: int, max_batch_tokens: int) -> tuple[LengthGrou
     longest = longest_input
     while True:
         shorter = longest // 2
-        last = shorter < SHORTEST_LIMIT or len(groups) == MOST_GROUPS - 1
+        last = shorter < SHORTEST_LIMIT or len(groups) == MAX_GROUPS - 1
         shortest = 1 if last else shorter + 1
         groups.append(
             LengthGroup(

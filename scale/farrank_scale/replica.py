@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 TIMEOUT_KEY = "farrank-timeout-ms"
 
 # A bound that keeps the deadline a finite float.
-MOST_TIMEOUT_MS = 10**12
+MAX_TIMEOUT_MS = 10**12
 
 
 class ServedBytes(NamedTuple):
@@ -66,7 +66,7 @@ class CallThroughServe:
         given = next((value for key, value in self.invocation_metadata() if key == TIMEOUT_KEY), None)
         if given is None:
             return
-        if not (given.isascii() and given.isdigit() and int(given[:20]) <= MOST_TIMEOUT_MS):
+        if not (given.isascii() and given.isdigit() and int(given[:20]) <= MAX_TIMEOUT_MS):
             raise InvalidArgument(
                 f"{TIMEOUT_KEY}: {given[:100]!r} is not allowed; it must be a whole number of milliseconds"
             )

@@ -25,7 +25,7 @@ from farrank_server.metrics import Metrics
 log = logging.getLogger(__name__)
 
 # Prometheus keeps one connection. There may be several of it, in addition to people's.
-MOST_CONNECTIONS = 16
+MAX_CONNECTIONS = 16
 
 # The longest time of a connection; Prometheus' own default is 10 s.
 CONNECTION_S = 15.0
@@ -166,7 +166,7 @@ class _Server(ThreadingTCPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Accept a connection, and close the oldest one if there are too many."""
         with self._lock:
-            for each in list(self._open)[: max(0, len(self._open) + 1 - MOST_CONNECTIONS)]:
+            for each in list(self._open)[: max(0, len(self._open) + 1 - MAX_CONNECTIONS)]:
                 _end(each)
                 # Its thread then ends, because reads and writes return at once.
                 del self._open[each]

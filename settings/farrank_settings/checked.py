@@ -18,9 +18,9 @@ def must(default: Value, holds: Callable[[Any], bool], allowed: str, **schema: f
     return declared
 
 
-def at_least(least: float, default: Value) -> Value:
+def at_least(minimum: float, default: Value) -> Value:
     """Declare a number with a lower bound."""
-    return must(default, lambda value: value >= least, f"at least {least}", minimum=least)
+    return must(default, lambda value: value >= minimum, f"at least {minimum}", minimum=minimum)
 
 
 def above_0(default: Value) -> Value:
@@ -28,10 +28,10 @@ def above_0(default: Value) -> Value:
     return must(default, lambda value: value > 0, "above 0", exclusiveMinimum=0)
 
 
-def between(least: float, most: float, default: Value) -> Value:
+def between(minimum: float, maximum: float, default: Value) -> Value:
     """Declare a number with both bounds."""
-    allowed = f"between {least} and {most}"
-    return must(default, lambda value: least <= value <= most, allowed, minimum=least, maximum=most)
+    allowed = f"between {minimum} and {maximum}"
+    return must(default, lambda value: minimum <= value <= maximum, allowed, minimum=minimum, maximum=maximum)
 
 
 class CheckedConfig:

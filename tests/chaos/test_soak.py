@@ -39,11 +39,11 @@ REPORT = os.environ.get("FARRANK_SOAK_REPORT", "")
 # Starting Java takes as long as the short run.
 IS_SHORT = SECONDS < 60
 SETTLED = 0.2
-MOST_SAMPLES = 600
+MAX_SAMPLES = 600
 
 MEMORY, THREADS, FILES = "memory, MiB", "threads", "open files"
 ALLOWED_GROWTH = {MEMORY: 32.0, THREADS: 0.5, FILES: 2.0}
-MOST_SEARCH_MEMORY_MIB = 1536.0
+MAX_SEARCH_MEMORY_MIB = 1536.0
 
 
 def sampled(process_id: int) -> dict[str, float]:
@@ -92,7 +92,7 @@ async def test_memory_threads_and_descriptors_are_flat(
             for name, process_id in processes.items() if done > SETTLED else ():
                 for what, value in sampled(process_id).items():
                     samples.setdefault((name, what), []).append((now_s, value))
-            await asyncio.sleep(min(1.0, SECONDS / 30) if SECONDS < MOST_SAMPLES else SECONDS / MOST_SAMPLES)
+            await asyncio.sleep(min(1.0, SECONDS / 30) if SECONDS < MAX_SAMPLES else SECONDS / MAX_SAMPLES)
         load.stop()
         await loading
         grown = {of: growth(each) for of, each in samples.items()}
@@ -102,6 +102,6 @@ async def test_memory_threads_and_descriptors_are_flat(
         assert {each.ended for each in load.outcomes} <= {"ok", "late", "left", "backlog"}
         for (name, what), grew in grown.items():
             if (name, what) == ("search process", MEMORY):
-                assert max(value for _, value in samples[name, what]) < MOST_SEARCH_MEMORY_MIB
+                assert max(value for _, value in samples[name, what]) < MAX_SEARCH_MEMORY_MIB
             else:
                 assert grew <= ALLOWED_GROWTH[what], (name, what, samples[name, what][:: len(samples) or 1])

@@ -98,7 +98,7 @@ def test_a_runtime_that_was_left_out_is_reported_and_listed(
 
     monkeypatch.setattr(farrank_exporters.export, "trace_ranker", copied)
     monkeypatch.setattr(farrank_exporters.export, "measure", measured)
-    monkeypatch.setattr(farrank_exporters.parity, "LEAST_TAU", {"int8": -1.0})
+    monkeypatch.setattr(farrank_exporters.parity, "MIN_TAU", {"int8": -1.0})
 
     ranker = tiny_rankers["biencoder"]
     outcome = farrank("export", ranker, "--precision", "int8", "--out", tmp_path / "m", "--texts", texts)

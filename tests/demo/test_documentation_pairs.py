@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farrank_demo.documentation_pairs import (
-    MOST_RELEVANT,
+    MAX_RELEVANT,
     PairFiles,
     Pairs,
     make_pairs,
@@ -125,7 +125,7 @@ def test_queries_have_relevant_documents_that_lack_the_sentence(
     assert queries.keys() == pairs.qrels.keys()
     for query_id, sentence in queries.items():
         assert query_id.rpartition(".")[0] in pairs.qrels[query_id]
-        assert len(pairs.qrels[query_id]) <= MOST_RELEVANT
+        assert len(pairs.qrels[query_id]) <= MAX_RELEVANT
         for doc_id in documents:
             assert (sentence in joined(documents[doc_id])) == (doc_id in pairs.qrels[query_id])
             assert sentence not in joined(pairs.documents[doc_id])

@@ -17,7 +17,7 @@ METHOD = "/farrank.v1.RerankService/Rerank"
 
 # The bytes of a refused request are held twice: by the endpoint and as they are passed on. A parser's objects
 # would take 50 times as much.
-MOST_OF_ITS_BYTES = 4
+MAX_OF_ITS_BYTES = 4
 ROOM_BYTES = 32 * 2**20
 
 Answer = tuple[object, str]
@@ -82,7 +82,7 @@ def test_too_many_of_anything_are_refused_for_the_memory_of_their_bytes(
     before = memory(server, "VmRSS")
     forget_most(server)
     code, told = ask(server, endpoint, size)
-    assert memory(server, "VmHWM") - before < MOST_OF_ITS_BYTES * size + ROOM_BYTES
+    assert memory(server, "VmHWM") - before < MAX_OF_ITS_BYTES * size + ROOM_BYTES
     assert code in ("INVALID_ARGUMENT", 400)
     assert "documents: has more than 1000 entries; max_documents is 1000" in told or (
         "request: has more than 32032 values; 32 for each of max_documents 1000" in told

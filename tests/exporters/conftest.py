@@ -9,7 +9,7 @@ import pytest
 import farrank_exporters.export
 import farrank_exporters.parity
 from farrank_exporters.int8 import Int8Encoders, quantize
-from farrank_exporters.parity import LEAST_TAU
+from farrank_exporters.parity import MIN_TAU
 from farrank_exporters.trace import trace_encoder
 from farrank_rankers.exports.export_folder import Export
 from farrank_rankers.exports.manifest import Graph
@@ -90,4 +90,4 @@ def quantized_once(
 @pytest.fixture
 def any_tau(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accept every ranking, because a tiny untrained ranker's scores are mostly rounding."""
-    monkeypatch.setattr(farrank_exporters.parity, "LEAST_TAU", dict.fromkeys(LEAST_TAU, -1.0))
+    monkeypatch.setattr(farrank_exporters.parity, "MIN_TAU", dict.fromkeys(MIN_TAU, -1.0))

@@ -105,7 +105,7 @@ def test_then_smoothed_otherwise_then_only_what_rankings_allow(
         return 1 - float(np.abs(expected - got).max() / np.abs(expected).max())
 
     monkeypatch.setattr(farrank_exporters.int8_openvino, "kendall_tau", closeness)
-    monkeypatch.setattr(farrank_exporters.int8_openvino, "LEAST_TAU", {"int8": 0.9999})
+    monkeypatch.setattr(farrank_exporters.int8_openvino, "MIN_TAU", {"int8": 0.9999})
     ways = made_of(encoder, traced_rankers["biencoder"], folder).ways()
     first, written = next(ways), (folder / "encoder.bin").read_bytes()
     second = next(ways)

@@ -109,7 +109,7 @@ def test_another_content_is_another_export(ranker: Path, cache: Path, made: list
 def test_refused_precisions_are_not_tried_again(
     ranker: Path, cache: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(farrank_exporters.parity, "LEAST_TAU", {"int8": 1.1, "bf16": 1.1, "fp16": 1.1})
+    monkeypatch.setattr(farrank_exporters.parity, "MIN_TAU", {"int8": 1.1, "bf16": 1.1, "fp16": 1.1})
     for _ in range(2):
         found = kept(ranker)
         assert found.export is not None

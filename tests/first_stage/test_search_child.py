@@ -29,7 +29,7 @@ def test_a_search_that_was_cancelled_is_answered_without_being_made() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb") as answers, open(writing, "wb") as to_parent:
         threads = SearchThreads(
-            {"it": index}, 1, to_parent, HeapWatch(Heap(in_use=lambda: 0, most=lambda: 1))
+            {"it": index}, 1, to_parent, HeapWatch(Heap(in_use=lambda: 0, maximum=lambda: 1))
         )
         goes_on = threading.Event()
         threads._threads.submit(goes_on.wait, 60)
@@ -45,7 +45,7 @@ def test_a_search_that_fails_in_an_unforeseen_way_is_answered_and_logged(
     index: Any = FailingIndex()
     reading, writing = os.pipe()
     with open(reading, "rb") as answers, open(writing, "wb") as to_parent:
-        heap = HeapWatch(Heap(in_use=lambda: 0, most=lambda: 1))
+        heap = HeapWatch(Heap(in_use=lambda: 0, maximum=lambda: 1))
         threads = SearchThreads({"it": index}, 1, to_parent, heap)
         threads.run(io.BytesIO(pack({"id": 7, "index": "it", "query": "q", "k": 1, "texts": True})))
         assert read_frame(answers) == ({"id": 7, "error": "internal"}, [])

@@ -49,7 +49,7 @@ DOCUMENTED |= {
 # Memory is compared only after this many calls, when the server's caches and pools are full.
 SETTLED_CASES = 5_000
 # A tenth, and an allowance for fragmentation of the heap.
-MOST_GROWTH, SLACK_BYTES = 1.1, 48 * 2**20
+MAX_GROWTH, SLACK_BYTES = 1.1, 48 * 2**20
 
 COLLECTION = ("rivers", "ships", "bread")
 
@@ -212,4 +212,4 @@ def test_the_server_is_as_it_was(server: Server) -> None:
             statistics.median(each) for each in (server.memory[fifth : 2 * fifth], server.memory[-fifth:])
         )
         print(f"memory: {early / 2**20:.0f} MiB, at the end {late / 2**20:.0f}", file=sys.stderr)
-        assert late < early * MOST_GROWTH + SLACK_BYTES
+        assert late < early * MAX_GROWTH + SLACK_BYTES

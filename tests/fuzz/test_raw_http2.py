@@ -34,21 +34,21 @@ WHOLE = (
     "PING, 200,000",
 )
 # The most repetitions of a step of a drawn case.
-MOST_TIMES = int(os.environ.get("FARRANK_RAW_TIMES", "200"))
+MAX_TIMES = int(os.environ.get("FARRANK_RAW_TIMES", "200"))
 # A case to run again, as a failure printed it.
 AGAIN = os.environ.get("FARRANK_RAW_CASE", "")
 REPORT = os.environ.get("FARRANK_RAW_REPORT", "")
 COMMAND = "python -m pytest tests/fuzz/test_raw_http2.py"
 
 # An attacker's own requests, some of which are valid, cost memory, too.
-MOST_GROWTH_BYTES = 512 * 2**20
+MAX_GROWTH_BYTES = 512 * 2**20
 # Processor time of the event loop's thread, which does not depend on the machine's load. `make test`'s
 # attacks take at most 0.4 s; 60,000 streams take 4 to 9 s if a connection may have any number. The second
 # value bounds each call of the other caller.
-MOST_LOOP_S = 3.0
-MOST_LOOP_OF_A_PROBE_S = 0.005
+MAX_LOOP_S = 3.0
+MAX_LOOP_OF_A_PROBE_S = 0.005
 # People read the log of a server under attack.
-MOST_LOG_BYTES = 2**20
+MAX_LOG_BYTES = 2**20
 # The server's own connections, and files that it opens now and then.
 SLACK_FILES = 8
 # Cancelled calls must be gone by then, also on a busy machine.
@@ -120,11 +120,11 @@ class Target:
         assert not refused, (
             f"another caller was refused {len(refused)} of {len(probed)} calls, one with {refused[0].status}"
         )
-        spent_s = server.loop_s() - loop_s - MOST_LOOP_OF_A_PROBE_S * len(probed)
-        assert spent_s < MOST_LOOP_S, f"the event loop: {spent_s:.1f} s of processor time"
+        spent_s = server.loop_s() - loop_s - MAX_LOOP_OF_A_PROBE_S * len(probed)
+        assert spent_s < MAX_LOOP_S, f"the event loop: {spent_s:.1f} s of processor time"
         grown, written = server.peak_bytes() - self._memory, server.log.stat().st_size
-        assert grown < MOST_GROWTH_BYTES, f"memory: {grown >> 20} MiB more than at the start"
-        assert written < MOST_LOG_BYTES, f"the log has {written} bytes"
+        assert grown < MAX_GROWTH_BYTES, f"memory: {grown >> 20} MiB more than at the start"
+        assert written < MAX_LOG_BYTES, f"the log has {written} bytes"
         self._wait_until_gone()
         return probed
 
@@ -194,7 +194,7 @@ def test_no_sequence_of_frames_disturbs_another_caller(target: Target) -> None:
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
-    @given(cases(MOST_TIMES))
+    @given(cases(MAX_TIMES))
     def hold(case: Case) -> None:
         nonlocal run
         if time.monotonic() - wall_s > DRAWN_S:

@@ -9,7 +9,7 @@ import pytest
 from farrank_page.routes import PAGE
 
 # The first release whose runner takes files as they are.
-LEAST_NODE = 18
+MIN_NODE = 18
 
 
 def test_the_model_computes_what_the_page_shows() -> None:
@@ -17,8 +17,8 @@ def test_the_model_computes_what_the_page_shows() -> None:
     if node is None:
         pytest.skip("node is not installed (Debian: apt-get install nodejs)")
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
-    if int(version.removeprefix("v").partition(".")[0]) < LEAST_NODE:
-        pytest.skip(f"node {version.strip()} is older than {LEAST_NODE}")
+    if int(version.removeprefix("v").partition(".")[0]) < MIN_NODE:
+        pytest.skip(f"node {version.strip()} is older than {MIN_NODE}")
     tests = Path(__file__).with_name("model.test.mjs")
     ran = subprocess.run([node, "--test", str(tests)], capture_output=True, text=True, timeout=280)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -16,7 +16,7 @@ from farrank_server import metrics_page
 from farrank_server.access.token_file import TokenFile
 from farrank_server.config.schema import ListenConfig, ServerConfig
 from farrank_server.metrics import Metrics
-from farrank_server.metrics_page import MOST_CONNECTIONS, MetricsPage
+from farrank_server.metrics_page import MAX_CONNECTIONS, MetricsPage
 from farrank_server.replica import check
 from farrank_settings.errors import ConfigError
 
@@ -55,8 +55,8 @@ def test_half_requests_hold_no_more_threads_than_there_are_places(page: MetricsP
         halves = [half_asked(page, opened) for _ in range(100)]
         assert "farrank_build_info{" in scraped(page)
         # The scrape replaced one more.
-        assert all(is_ended(each) for each in halves[: 100 - MOST_CONNECTIONS + 1])
-        assert threading.active_count() - before <= MOST_CONNECTIONS + 5
+        assert all(is_ended(each) for each in halves[: 100 - MAX_CONNECTIONS + 1])
+        assert threading.active_count() - before <= MAX_CONNECTIONS + 5
         # The youngest may still send its request.
         halves[-1].sendall(b"ics HTTP/1.1\r\n\r\n")
         assert halves[-1].recv(12) == b"HTTP/1.0 200"

@@ -31,7 +31,7 @@ NAMESPACE = "search"
 SCRAPE_INTERVAL = "1s"
 LOAD_S = 10.0
 # On a busy machine few rounds fit in, and a counter that is never seen to grow has no rate.
-LEAST_ROUNDS = 6
+MIN_ROUNDS = 6
 
 # 2,000 tokens: several chunks, and more than a ranker reads.
 LONG = "the river rises in the mountains and meets the sea " * 200
@@ -133,7 +133,7 @@ async def load(server: SpawnedServer, api_key: str) -> None:
     """Send rounds of calls of every outcome, long enough for rates over several scrapes."""
     ends_s, rounds = time.monotonic() + LOAD_S, 0
     async with AsyncClient(server.address, api_key=api_key, retry=RetryPolicy(max_attempts=1)) as client:
-        while time.monotonic() < ends_s or rounds < LEAST_ROUNDS:
+        while time.monotonic() < ends_s or rounds < MIN_ROUNDS:
             rounds += 1
             outcomes = await asyncio.gather(*calls(client), return_exceptions=True)
             for outcome in outcomes:

@@ -78,7 +78,7 @@ class Fillable(HeapWatch):
         """Leave only `LEFT_BYTES` free."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running)
-            pieces = (self._heap.most() - self._heap.in_use() - LEFT_BYTES) // PIECE_BYTES
+            pieces = (self._heap.maximum() - self._heap.in_use() - LEFT_BYTES) // PIECE_BYTES
             buffers = _buffers()
             self._kept += [buffers.allocate(PIECE_BYTES) for _ in range(pieces)]
 

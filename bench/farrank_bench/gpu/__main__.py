@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from farrank_bench.gpu.bench import FULL, QUICK, TINY, Bench, device_line
-from farrank_bench.gpu.rankings import LEAST_TAU, agreement
+from farrank_bench.gpu.rankings import MIN_TAU, agreement
 from farrank_bench.gpu.served_models import AIMS_MS, latency_of, saturation
 from farrank_bench.gpu.speeds import first_passages, forms_of, full_documents_of
 from farrank_bench.report import Command, Heading, Row
@@ -46,7 +46,7 @@ SECTIONS: Mapping[str, dict[str, Callable[[Bench], list[Row]]]] = {
         "Forms: BigBird": partial(forms_of, "longp-bigbird"),
     },
     "rankings": {
-        "Rankings: trained weights": partial(agreement, EMBEDDED, LEAST_TAU),
+        "Rankings: trained weights": partial(agreement, EMBEDDED, MIN_TAU),
         "Rankings: random weights": partial(agreement, "firstp-bert", None),
     },
 }

@@ -12,7 +12,7 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.open import open_ranker
 
-LEAST_TAU = 0.98
+MIN_TAU = 0.98
 WHAT = "Kendall's tau with padded fp32: packed bf16"
 
 

@@ -16,8 +16,8 @@ from farrank_runtimes.runtime import Packing
 PACKED, SORTED, UNSORTED = "packed", "padded, sorted by length", "padded, as they come"
 WRITTEN, COMPILED = "packed, as written", "packed, compiled"
 
-LEAST_SHARE = 0.55
-LEAST_OF_FULL = 0.9
+MIN_SHARE = 0.55
+MIN_OF_FULL = 0.9
 OVER_PADDED = 2.0
 
 
@@ -26,11 +26,11 @@ def first_passages(bench: Bench) -> list[Row]:
     ranker, count = bench.model("firstp-bert"), bench.extent.documents
     texts = full_texts(bench.corpus, ranker.reader, count), mixed_texts(bench.corpus, ranker.reader, count)
     attention = attention_row(bench, ranker)
-    full, of_full, shares_of_full = measure(bench, ranker, "full chunks", texts[0], share_aim=LEAST_SHARE)
+    full, of_full, shares_of_full = measure(bench, ranker, "full chunks", texts[0], share_aim=MIN_SHARE)
     mixed, of_mixed, shares = measure(bench, ranker, "mixed lengths", texts[1], padded_aim=OVER_PADDED)
     what = "share of peak on mixed lengths over that on full chunks"
     ratios = [share / statistics.median(shares_of_full) for share in shares if shares_of_full]
-    ratio = at_least(what, ratios, LEAST_OF_FULL, missing="" if ratios else "a form failed")
+    ratio = at_least(what, ratios, MIN_OF_FULL, missing="" if ratios else "a form failed")
     return whole([attention, *full, *mixed, ratio], of_full, of_mixed)
 
 

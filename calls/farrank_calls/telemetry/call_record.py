@@ -30,9 +30,9 @@ Facts = Mapping[str, str | int | float]
 REQUEST_ID = "x-request-id"
 
 # With a trace id next to it, an OpenMetrics exemplar has no room for more characters.
-MOST_ID_CHARACTERS = 64
+MAX_ID_CHARACTERS = 64
 
-_ID = re.compile(rf"[A-Za-z0-9._:/+=@-]{{1,{MOST_ID_CHARACTERS}}}")
+_ID = re.compile(rf"[A-Za-z0-9._:/+=@-]{{1,{MAX_ID_CHARACTERS}}}")
 
 
 @dataclass(slots=True, eq=False)

@@ -1,7 +1,7 @@
 """The server's log: lines for people or for programs, on standard error.
 
 A separate thread writes the lines, so that no call waits for a slow or absent reader of standard error. Up to
-`MOST_WAITING` lines wait. Further ones are dropped, and a later line reports how many.
+`MAX_WAITING` lines wait. Further ones are dropped, and a later line reports how many.
 """
 
 import json
@@ -20,7 +20,7 @@ from farrank_calls.telemetry.config import LoggingConfig
 STANDARD_ERROR = 2
 
 # The number of lines that may wait: a few megabytes.
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 
 # Lines dropped since the process began: because too many waited, or because a write failed (a full disk).
 dropped_lines = {"not_read": 0, "not_written": 0}
@@ -86,10 +86,10 @@ class LineWriter(logging.Handler):
     exiting.
     """
 
-    def __init__(self, descriptor: int, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(self, descriptor: int, max_waiting: int = MAX_WAITING) -> None:
         super().__init__()
         self._descriptor = descriptor
-        self._lines: queue.Queue[str] = queue.Queue(most_waiting)
+        self._lines: queue.Queue[str] = queue.Queue(max_waiting)
         self._dropped = 0
         self._thread: threading.Thread | None = None
 

@@ -29,7 +29,7 @@ from farrank_calls.telemetry.config import TracingConfig
 
 # The limit of a call's steps; further ones are only counted. Thousands of documents are a few hundred
 # batches.
-MOST_STEPS = 256
+MAX_STEPS = 256
 
 # How long the exit of the process waits for a collector.
 CLOSE_S = 2.0
@@ -124,7 +124,7 @@ class CallTrace:
         self, name: str, start_s: float, end_s: float, facts: Facts, batch: TracedBatch | None = None
     ) -> None:
         """Record a finished stage, and the batch that it was part of. Any thread may call it."""
-        if len(self._steps) < MOST_STEPS:
+        if len(self._steps) < MAX_STEPS:
             self._steps.append((name, start_s, end_s, facts, batch))
         else:
             self._left_out += 1

@@ -13,7 +13,7 @@ from farrank_loadtest.workloads import Call, Workload
 
 FORMS = "constant:TOKENS, uniform:LEAST:MOST or lognormal:MEDIAN:SIGMA:MOST"
 # Far above any server's limit: a mistyped length must not fill the memory.
-MOST_TOKENS = 1_000_000
+MAX_TOKENS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,15 @@ def parse_lengths(given: str) -> Lengths:
 
 
 def _check(given: str, *bounds: float) -> None:
-    within = all(1 <= bound <= MOST_TOKENS and bound == int(bound) for bound in bounds)
+    within = all(1 <= bound <= MAX_TOKENS and bound == int(bound) for bound in bounds)
     if not within or list(bounds) != sorted(bounds):
         raise LoadtestError(
-            f"lengths {given!r}: tokens must be whole numbers of 1 to {MOST_TOKENS:,}, the smaller first"
+            f"lengths {given!r}: tokens must be whole numbers of 1 to {MAX_TOKENS:,}, the smaller first"
         )
 
 
 # Limit of the whole workload: a mistyped count must not fill the memory.
-MOST_WORDS = 50_000_000
+MAX_WORDS = 50_000_000
 
 
 def make_up(calls: int, documents: int, lengths: Lengths, query_tokens: int, *, seed: int) -> Workload:
@@ -74,9 +74,9 @@ def make_up(calls: int, documents: int, lengths: Lengths, query_tokens: int, *, 
     """
     randomly = random.Random(seed)
     drawn = [[lengths.draw(randomly) for _ in range(documents)] for _ in range(calls)]
-    if (count := sum(map(sum, drawn))) > MOST_WORDS:
+    if (count := sum(map(sum, drawn))) > MAX_WORDS:
         raise LoadtestError(
-            f"synthetic workload: {count:,} words exceed the limit of {MOST_WORDS:,}; "
+            f"synthetic workload: {count:,} words exceed the limit of {MAX_WORDS:,}; "
             "ask for fewer calls (they are repeated in turn)"
         )
     made = tuple(

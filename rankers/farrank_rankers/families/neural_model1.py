@@ -15,7 +15,7 @@ from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
 
 WIDTH = 128
-LEAST_PROBABILITY = 1e-7
+MIN_PROBABILITY = 1e-7
 
 
 class ProjectedTokenEncoder(Encoder):
@@ -86,7 +86,7 @@ class NeuralModel1(Aggregator[Translations]):
         """Shapes: masks (V, D, C) -> (V, D)."""
         tokens = over_chunks(state.lengths[:, None], masks).clamp(min=1)  # (V, D, 1)
         mean = over_chunks(state.sums, masks) / tokens  # (V, D, Q)
-        logs = mean.clamp(min=LEAST_PROBABILITY).log()  # (V, D, Q)
+        logs = mean.clamp(min=MIN_PROBABILITY).log()  # (V, D, Q)
         return logs.masked_fill(~state.query_mask, 0.0).sum(dim=2)
 
     def translation(self, query: Tensor, document: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ MAX_KEYS = 1000
 END_MARK = "# end of keys"
 
 # Outside these bounds a key would get practically nothing, or everything.
-LEAST_WEIGHT, MOST_WEIGHT = 0.01, 100.0
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
 _NAME = re.compile(rf"(?!{PREFIX})[A-Za-z0-9_-]{{1,64}}")
 _NAMES = f"a name is 1 to 64 letters, digits, _ and -, and does not begin with {PREFIX}"
 
@@ -62,7 +62,7 @@ class KeyConfig(CheckedConfig):
     calls_per_s: float | None = above_0(None)
     tokens_per_s: float | None = above_0(None)
     burst_s: float = above_0(1.0)
-    weight: float = between(LEAST_WEIGHT, MOST_WEIGHT, 1.0)
+    weight: float = between(MIN_WEIGHT, MAX_WEIGHT, 1.0)
     expires: str | None = must(None, _is_time, "a date or a time, such as 2027-01-31 or 2027-01-31T12:00:00Z")
 
     def __post_init__(self) -> None:

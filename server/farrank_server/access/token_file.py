@@ -7,10 +7,10 @@ from pathlib import Path
 
 from farrank_settings.errors import ConfigError
 
-MOST_CHARACTERS = 4096
+MAX_CHARACTERS = 4096
 
 # A shorter token could be guessed.
-LEAST_CHARACTERS = 16
+MIN_CHARACTERS = 16
 
 
 def read_token(path: Path) -> str:
@@ -20,14 +20,14 @@ def read_token(path: Path) -> str:
     """
     try:
         with path.open(encoding="ascii") as file:
-            words = file.read(MOST_CHARACTERS + 1).split()
+            words = file.read(MAX_CHARACTERS + 1).split()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not ASCII"
         raise ConfigError(f"listen.metrics_token_file: {path} cannot be read: {why}") from None
-    if len(words) != 1 or not LEAST_CHARACTERS <= len(words[0]) <= MOST_CHARACTERS:
+    if len(words) != 1 or not MIN_CHARACTERS <= len(words[0]) <= MAX_CHARACTERS:
         raise ConfigError(
-            f"listen.metrics_token_file: {path} must hold one word of {LEAST_CHARACTERS} to "
-            f"{MOST_CHARACTERS} characters"
+            f"listen.metrics_token_file: {path} must hold one word of {MIN_CHARACTERS} to "
+            f"{MAX_CHARACTERS} characters"
         )
     return words[0]
 

@@ -22,7 +22,7 @@ from farrank_server.service.connections import peer_name
 log = logging.getLogger(__name__)
 
 # Limit on all connections. If the process may open few files, at most this share of them is for connections.
-MOST_CONNECTIONS = 4096
+MAX_CONNECTIONS = 4096
 SHARE_OF_FILES = 0.5
 
 # Time limit of a TLS handshake.
@@ -67,8 +67,8 @@ class Acceptor:
         self._connection = connection
         self._metrics = metrics
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        few = MOST_CONNECTIONS if files == resource.RLIM_INFINITY else int(files * SHARE_OF_FILES)
-        self._room = SharedRoom(min(MOST_CONNECTIONS, few))
+        few = MAX_CONNECTIONS if files == resource.RLIM_INFINITY else int(files * SHARE_OF_FILES)
+        self._room = SharedRoom(min(MAX_CONNECTIONS, few))
         # Connections without a call in flight, by caller; the longest waiting first.
         self._waiting: dict[Account, dict[_AcceptedConnection, None]] = {}
         self._all: set[_AcceptedConnection] = set()

@@ -55,7 +55,7 @@ INLINE_BYTES = 65_536
 ANSWER_COSTS = 16
 
 # Limit on the members of a gzip body; clients send one.
-MOST_MEMBERS = 32
+MAX_MEMBERS = 32
 
 # Size of the pieces in which a large answer is sent.
 PIECE_BYTES = 65_536
@@ -250,12 +250,12 @@ class HttpCalls:
         return body
 
     async def _pieces(self, request: Request, size: int) -> bytes:
-        limit, most_s = self._limits.max_request_bytes, self._receiving.arrival_s(size)
+        limit, max_s = self._limits.max_request_bytes, self._receiving.arrival_s(size)
         # `getvalue` returns the bytes of a BytesIO without a copy.
         body = BytesIO()
         # The time to arrive is limited even if the caller's deadline is later.
         try:
-            async with asyncio.timeout(most_s):
+            async with asyncio.timeout(max_s):
                 async for piece in request.stream():
                     if body.tell() + len(piece) > limit:
                         raise too_large(f"more than {limit} bytes", self._limits)
@@ -263,7 +263,7 @@ class HttpCalls:
         except TimeoutError:
             self._guard.metrics.not_received.labels("late").inc()
             raise DeadlineExceeded(
-                f"request: has not arrived within {most_s:g} s; {body.tell()} bytes of at most {size} have",
+                f"request: has not arrived within {max_s:g} s; {body.tell()} bytes of at most {size} have",
                 dropped_at=DroppedAt.ARRIVAL,
             ) from None
         return body.getvalue()
@@ -271,10 +271,10 @@ class HttpCalls:
     async def _unpacked(self, packed: bytes, account: Account, deadline_s: float) -> bytes:
         limit = self._limits.max_request_bytes
         # The unpacked size is unknown. A body that exceeds the small size starts again among the large ones.
-        for most in (min(SMALL_BYTES, limit), limit):
-            if len(packed) <= most:
-                unpack = partial(_unzipped, packed, most)
-                unpacked = await self._body_threads.run(account, most, unpack, deadline_s)
+        for max_bytes in (min(SMALL_BYTES, limit), limit):
+            if len(packed) <= max_bytes:
+                unpack = partial(_unzipped, packed, max_bytes)
+                unpacked = await self._body_threads.run(account, max_bytes, unpack, deadline_s)
                 if unpacked is not None:
                     return unpacked
         raise too_large(f"more than {limit} bytes, unpacked", self._limits)
@@ -337,18 +337,18 @@ class _PacedResponse(Response):
             self._unread.remove(self._noted)
 
 
-def _unzipped(body: bytes, most: int) -> bytes | None:
-    """Unpack a gzip body; return None if it unpacks to more than `most` bytes.
+def _unzipped(body: bytes, max_bytes: int) -> bytes | None:
+    """Unpack a gzip body; return None if it unpacks to more than `max_bytes` bytes.
 
     Raises: InvalidArgument if the body is not gzip, or ends early.
     """
     unpacked: list[bytes] = []
-    room = most + 1
+    room = max_bytes + 1
     try:
         # A body may have several members in a row. `unused_data` copies the rest each time.
         while body:
-            if len(unpacked) == MOST_MEMBERS:
-                raise InvalidArgument(f"request: has more than {MOST_MEMBERS} gzip members")
+            if len(unpacked) == MAX_MEMBERS:
+                raise InvalidArgument(f"request: has more than {MAX_MEMBERS} gzip members")
             member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
             unpacked.append(member.decompress(body, room))
             room -= len(unpacked[-1])

@@ -57,7 +57,7 @@ class Phase(Enum):
     LAST_BYTES = auto()
 
     @property
-    def most_s(self) -> float | None:
+    def max_s(self) -> float | None:
         """The time limit of the phase; None if the call's own limits apply."""
         times_s = {
             Phase.HEADERS: HEADERS_S,
@@ -80,7 +80,7 @@ class Rules:
         self.count_end: Callable[[str], object] = lambda why: None
         self.line_rate = LineRate()
         self.max_age_s = max_age_s
-        self.most_dropped_bytes = REFUSED_BODIES * max_request_bytes
+        self.max_dropped_bytes = REFUSED_BODIES * max_request_bytes
 
 
 class Connection(H11Protocol):
@@ -166,8 +166,8 @@ class Connection(H11Protocol):
         before, self._phase = self._phase, phase
         if self._timer is not None:
             self._timer.cancel()
-        most_s = phase.most_s
-        self._timer = None if most_s is None else self.loop.call_later(most_s, self._is_late, phase)
+        max_s = phase.max_s
+        self._timer = None if max_s is None else self.loop.call_later(max_s, self._is_late, phase)
         if before.is_for_request or phase.is_for_request:
             self.on_wait(phase.is_for_request)
 
@@ -233,7 +233,7 @@ class Connection(H11Protocol):
 
     async def _drop_rest(self, receive: Receive) -> None:
         """Read the rest of a request that is answered already; end the connection if the rest is too long."""
-        left = self._rules.most_dropped_bytes
+        left = self._rules.max_dropped_bytes
         # Cancelled when the server ends; the answer is then complete except for its end.
         with suppress(TimeoutError, asyncio.CancelledError):
             async with asyncio.timeout(DROP_S):

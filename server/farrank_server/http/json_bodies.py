@@ -9,7 +9,7 @@ import msgspec
 
 from farrank_calls.errors import InvalidArgument
 from farrank_server.config.schema import LimitsConfig
-from farrank_server.service.fields import DOCUMENT_ROOM_BYTES, MOST_FIELDS, PAUSE_S, PIECE_BYTES, SMALL_BYTES
+from farrank_server.service.fields import DOCUMENT_ROOM_BYTES, MAX_FIELDS, PAUSE_S, PIECE_BYTES, SMALL_BYTES
 
 Body = TypeVar("Body")
 
@@ -73,7 +73,7 @@ def check_values(body: bytes, limits: LimitsConfig) -> None:
 
     Raises: InvalidArgument.
     """
-    most = MOST_FIELDS * (limits.max_documents + 1)
+    max_values = MAX_FIELDS * (limits.max_documents + 1)
     values = quotes = 0
     is_text, rest = False, b""
     for at in range(0, len(body), _BLOCK_BYTES):
@@ -82,14 +82,14 @@ def check_values(body: bytes, limits: LimitsConfig) -> None:
         block = block.replace(b"\\\\", b"").replace(b'\\"', b"")
         rest = b"\\" if block.endswith(b"\\") else b""
         quotes += block.count(b'"')
-        if quotes <= _QUOTES_OF_A_VALUE * most:
+        if quotes <= _QUOTES_OF_A_VALUE * max_values:
             parts = block.split(b'"')
             outside = b"".join(parts[is_text::2])
             is_text ^= len(parts) % 2 == 0
             values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
-        if values > most or quotes > _QUOTES_OF_A_VALUE * most:
+        if values > max_values or quotes > _QUOTES_OF_A_VALUE * max_values:
             raise InvalidArgument(
-                f"request: has more than {most} values; {MOST_FIELDS} for each of max_documents "
+                f"request: has more than {max_values} values; {MAX_FIELDS} for each of max_documents "
                 f"{limits.max_documents}, and as many beside, are read"
             )
 
@@ -99,12 +99,12 @@ def check_length(field: str, raw: msgspec.Raw, limit: str, limits: LimitsConfig)
     written = memoryview(raw)
     if len(written) <= SMALL_BYTES:
         return
-    least = len(written) - (_ESCAPED_BYTES - 1) * bytes(written).count(b"\\")
-    most = getattr(limits, limit) + DOCUMENT_ROOM_BYTES
-    if least > most:
+    min_bytes = len(written) - (_ESCAPED_BYTES - 1) * bytes(written).count(b"\\")
+    max_bytes = getattr(limits, limit) + DOCUMENT_ROOM_BYTES
+    if min_bytes > max_bytes:
         raise InvalidArgument(
-            f"{field[:200]}: has {least} bytes or more; with {limit} {getattr(limits, limit)} "
-            f"at most {most} are read"
+            f"{field[:200]}: has {min_bytes} bytes or more; with {limit} {getattr(limits, limit)} "
+            f"at most {max_bytes} are read"
         )
 
 

@@ -111,8 +111,10 @@ def _each(
         return
     entries = _decoded(_entries, value, path)
     if pauses and len(entries) > limits.max_documents:
-        most = limits.max_documents
-        raise InvalidArgument(f"{path}: has more than {most} entries; max_documents is {most}")
+        max_documents = limits.max_documents
+        raise InvalidArgument(
+            f"{path}: has more than {max_documents} entries; max_documents is {max_documents}"
+        )
     read_bytes = 0
     for number, entry in enumerate(entries):
         if pauses and read_bytes >= PIECE_BYTES:

@@ -11,8 +11,8 @@ import h11
 from h11._receivebuffer import ReceiveBuffer
 
 # Limits on the request line and all headers together, and on the trailers of a chunked body.
-MOST_HEADER_BYTES = 65_536
-MOST_HEADERS = 100
+MAX_HEADER_BYTES = 65_536
+MAX_HEADERS = 100
 
 # The HTTP status "Request Header Fields Too Large".
 TOO_LARGE = 431
@@ -29,7 +29,7 @@ class RequestReader(h11.Connection):
     """The server's end of a connection in h11. `refusal` says why the last request was refused."""
 
     def __init__(self) -> None:
-        super().__init__(h11.SERVER, MOST_HEADER_BYTES)
+        super().__init__(h11.SERVER, MAX_HEADER_BYTES)
         self._receive_buffer = _Lines()
         self.refusal: h11.RemoteProtocolError | None = None
 
@@ -64,7 +64,7 @@ def _check_length(request: h11.Request) -> None:
 
 
 def _too_long() -> RequestRefused:
-    return RequestRefused(f"its headers have more than {MOST_HEADER_BYTES} bytes", TOO_LARGE)
+    return RequestRefused(f"its headers have more than {MAX_HEADER_BYTES} bytes", TOO_LARGE)
 
 
 class _Lines(ReceiveBuffer):
@@ -77,10 +77,10 @@ class _Lines(ReceiveBuffer):
         if lines is None:
             return None
         taken = before[: len(before) - len(self)]
-        if len(taken) > MOST_HEADER_BYTES:
+        if len(taken) > MAX_HEADER_BYTES:
             raise _too_long()
-        if len(lines) - 1 > MOST_HEADERS:
-            raise RequestRefused(f"has more than {MOST_HEADERS} headers", TOO_LARGE)
+        if len(lines) - 1 > MAX_HEADERS:
+            raise RequestRefused(f"has more than {MAX_HEADERS} headers", TOO_LARGE)
         if _BARE_LINE_FEED.search(taken):
             raise RequestRefused("a line ends in LF alone; each must end in CRLF")
         if _FOLD.search(taken):

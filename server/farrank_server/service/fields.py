@@ -25,7 +25,7 @@ from farrank_server.config.schema import LimitsConfig
 Parsed = TypeVar("Parsed", bound=Message)
 
 # Limit on a message's fields other than documents: enough for this contract, with repetitions and additions.
-MOST_FIELDS = 32
+MAX_FIELDS = 32
 
 # The parser stays below a few milliseconds for messages up to this size.
 SMALL_BYTES = 65_536
@@ -194,33 +194,35 @@ def _checked(
         field = known.get(number)
         if field is None or not field.is_repeated:
             others += 1
-            if others > MOST_FIELDS:
+            if others > MAX_FIELDS:
                 beside = f" beside {entries} documents" if entries else ""
                 raise InvalidArgument(
-                    f"{name or 'request'}: has more than {MOST_FIELDS} fields{beside}; at most {MOST_FIELDS} "
+                    f"{name or 'request'}: has more than {MAX_FIELDS} fields{beside}; at most {MAX_FIELDS} "
                     "are read"
                 )
         else:
             entries += 1
             if entries > limits.max_documents:
-                most = limits.max_documents
-                raise InvalidArgument(f"{field.name}: has more than {most} entries; max_documents is {most}")
+                limit = limits.max_documents
+                raise InvalidArgument(
+                    f"{field.name}: has more than {limit} entries; max_documents is {limit}"
+                )
         if field is None:
             continue
         if field.limit:
-            most = getattr(limits, field.limit)
-            if after - first > most:
+            limit = getattr(limits, field.limit)
+            if after - first > limit:
                 dot = "." if name else ""
                 raise InvalidArgument(
-                    f"{name}{dot}{field.name}: has {after - first} bytes; {field.limit} is {most}"
+                    f"{name}{dot}{field.name}: has {after - first} bytes; {field.limit} is {limit}"
                 )
         elif field.within is not None:
             its = f"{field.name}[{entries - 1}]" if field.is_repeated else field.name
-            most = limits.max_document_bytes + DOCUMENT_ROOM_BYTES
-            if after - first > most:
+            limit = limits.max_document_bytes + DOCUMENT_ROOM_BYTES
+            if after - first > limit:
                 raise InvalidArgument(
                     f"{its}: has {after - first} bytes; with max_document_bytes {limits.max_document_bytes} "
-                    f"at most {most} are read"
+                    f"at most {limit} are read"
                 )
             for _ in _checked(data, first, after, field.within, its, limits):
                 pass

@@ -35,7 +35,7 @@ class OpenCalls:
         limit: str = "",
     ) -> None:
         self._kind = kind
-        self._most = f"the most with this {limit}" if limit else "the most"
+        self._at_limit = f"the most with this {limit}" if limit else "the most"
         self._room = SharedRoom(size, of_free)
         self._of_connection = of_connection
         self._on = Counter[str]()
@@ -64,7 +64,7 @@ class OpenCalls:
         if self._of_connection is not None and self._on[peer] >= self._of_connection:
             why = f"this connection has {self._of_connection} {self._kind} open, the most"
         elif self._room.is_full_for(1):
-            why, reason = f"{self._room.held} {self._kind} are open, {self._most}", Reason.CALLS
+            why, reason = f"{self._room.held} {self._kind} are open, {self._at_limit}", Reason.CALLS
         elif not self._room.shares(account, 1):
             mine, size = self._room.of(account), self._room.size
             why = f"{mine} {self._kind} of this caller are open, its share of {size}"

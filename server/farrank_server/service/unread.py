@@ -78,21 +78,21 @@ class UnreadAnswers:
         account = account_of_peer(connection) if account is None else account
         of_it = self._of[connection]
         if size > SMALL_ANSWER_BYTES:
-            most, held = self._room.size, self._room.held
-            share = most // CONNECTION_SHARE
+            limit, held = self._room.size, self._room.held
+            share = limit // CONNECTION_SHARE
             if of_it and of_it + size > share:
                 raise _exhausted(
                     f"this connection has {of_it} bytes of answers unread: no room for {size}; its share of "
                     f"max_unread_bytes is {share}"
                 )
-            if held and held + size > most:
+            if held and held + size > limit:
                 raise _exhausted(
-                    f"{held} bytes of answers are unread: no room for {size}; max_unread_bytes is {most}"
+                    f"{held} bytes of answers are unread: no room for {size}; max_unread_bytes is {limit}"
                 )
             if not self._room.shares(account, size):
                 raise _exhausted(
                     f"this caller has {self._room.of(account)} bytes of answers unread: no room for {size}; "
-                    f"its share of max_unread_bytes is what is free, {most - held}"
+                    f"its share of max_unread_bytes is what is free, {limit - held}"
                 )
         patience_s = max(UNREAD_S, size / SLOWEST_BYTES_PER_S) if size else UNREAD_REFUSAL_S
         unread = UnreadAnswer(endpoint, connection, size, self._loop.time() + patience_s, account)

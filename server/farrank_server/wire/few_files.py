@@ -35,22 +35,22 @@ async def keep_files_free(port: int, metrics: Metrics) -> None:
     rate = LineRate()
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        taken = _open_files(most)
-        if most == resource.RLIM_INFINITY or taken < FEW * most:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = _open_files(limit)
+        if limit == resource.RLIM_INFINITY or taken < FEW * limit:
             continue
-        ended = await asyncio.to_thread(end_newest, port, most, taken - int(ENOUGH * most))
+        ended = await asyncio.to_thread(end_newest, port, limit, taken - int(ENOUGH * limit))
         metrics.grpc_connections_ended.inc(ended)
         if ended and (left_out := rate.left_out("ended")) is not None:
             log.warning(
                 "%d gRPC connections are ended, of callers with many: %d of %d files are open "
                 "(%d such lines were left out)",
-                *(ended, taken, most, left_out),
+                *(ended, taken, limit, left_out),
             )
 
 
-def _open_files(most: int) -> int:
-    """The number of open files; `most` if no more can be opened.
+def _open_files(limit: int) -> int:
+    """The number of open files; `limit` if no more can be opened.
 
     Other systems than Linux 6.2 or later do not say it without opening another file. There it is the lowest
     free file number, which is smaller while a lower number is free.
@@ -61,7 +61,7 @@ def _open_files(most: int) -> int:
     try:
         file = os.open(os.devnull, os.O_RDONLY)
     except OSError:
-        return most
+        return limit
     os.close(file)
     return file
 

@@ -162,15 +162,15 @@ def places_for_calls(limits: LimitsConfig) -> int:
     return 2 * limits.max_concurrent_calls
 
 
-async def _received(context: Context, most_s: float) -> bytes:
+async def _received(context: Context, max_s: float) -> bytes:
     """Read a call's request. Raises: DeadlineExceeded, InvalidArgument."""
     try:
         # gRPC itself enforces the caller's deadline.
-        async with asyncio.timeout(most_s):
+        async with asyncio.timeout(max_s):
             data = await context.read()
     except TimeoutError:
         raise DeadlineExceeded(
-            f"request: has not arrived within {most_s:g} s", dropped_at=DroppedAt.ARRIVAL
+            f"request: has not arrived within {max_s:g} s", dropped_at=DroppedAt.ARRIVAL
         ) from None
     if data is grpc.aio.EOF:
         raise InvalidArgument("request: none was sent")

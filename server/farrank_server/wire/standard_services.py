@@ -30,30 +30,30 @@ from farrank_server.wire.metadata import Context, bounded_metadata, header_in, m
 
 # A client that checks health holds one watch on each of its connections; a proxy holds several for its
 # clients.
-MOST_WATCHES = 4096
-MOST_WATCHES_OF_A_CONNECTION = 256
+MAX_WATCHES = 4096
+MAX_WATCHES_PER_CONNECTION = 256
 
 # Reflection is used by people with tools, at about one call a second.
-MOST_REFLECTIONS = 64
-MOST_REFLECTIONS_OF_A_CONNECTION = 16
+MAX_REFLECTIONS = 64
+MAX_REFLECTIONS_PER_CONNECTION = 16
 REFLECTION_IDLE_S = 60.0
 
 # Open checks take no time. They have places of their own, which are free when everything else is full.
-MOST_CHECKS = 1024
-MOST_CHECKS_OF_A_CONNECTION = 64
+MAX_CHECKS = 1024
+MAX_CHECKS_PER_CONNECTION = 64
 
 # A caller may hold as many places as are free: one caller alone gets half, so that another finds some.
 SHARE_OF_FREE = 1.0
 
-# A request of these services has a few bytes and comes with its call. At most MOST_HALF_SENT are awaited at
-# once, since each may become as large as gRPC allows. Beyond that, one that has been awaited for GIVES_WAY_S
-# is given up for a new one.
-MOST_HALF_SENT = 32
+# A request of these services has a few bytes and comes with its call. At most MAX_PENDING_REQUESTS are
+# awaited at once, since each may become as large as gRPC allows. Beyond that, one that has been awaited for
+# GIVES_WAY_S is given up for a new one.
+MAX_PENDING_REQUESTS = 32
 GIVES_WAY_S = 0.05
 ARRIVAL_S = 2.0
 
 # The most calls of all these services at once.
-ROOM = MOST_WATCHES + MOST_REFLECTIONS + MOST_CHECKS
+ROOM = MAX_WATCHES + MAX_REFLECTIONS + MAX_CHECKS
 
 # The answer of a check carries the server's backlog as trailing metadata: a load report in ORCA's text form.
 # Source: https://github.com/cncf/xds/blob/main/xds/data/orca/v3/orca_load_report.proto
@@ -98,15 +98,15 @@ class Health:
         self._keys: Keys | None = None
         self.watches = OpenCalls(
             "health watches",
-            MOST_WATCHES,
+            MAX_WATCHES,
             of_free=SHARE_OF_FREE,
-            of_connection=MOST_WATCHES_OF_A_CONNECTION,
+            of_connection=MAX_WATCHES_PER_CONNECTION,
         )
         self.checks = OpenCalls(
             "health checks",
-            MOST_CHECKS,
+            MAX_CHECKS,
             of_free=SHARE_OF_FREE,
-            of_connection=MOST_CHECKS_OF_A_CONNECTION,
+            of_connection=MAX_CHECKS_PER_CONNECTION,
         )
         self._arriving = _PendingRequests()
 
@@ -205,9 +205,9 @@ def reflections() -> OpenCalls:
     """Create the limits on reflection streams."""
     return OpenCalls(
         "reflection streams",
-        MOST_REFLECTIONS,
+        MAX_REFLECTIONS,
         of_free=SHARE_OF_FREE,
-        of_connection=MOST_REFLECTIONS_OF_A_CONNECTION,
+        of_connection=MAX_REFLECTIONS_PER_CONNECTION,
     )
 
 
@@ -282,7 +282,7 @@ class _PendingRequests:
     async def arrived(self, context: Context) -> bytes | FarrankError:
         """Wait for a call's request; return it, or the error for its caller."""
         clock_s = asyncio.get_running_loop().time
-        while len(self._waiting) >= MOST_HALF_SENT:
+        while len(self._waiting) >= MAX_PENDING_REQUESTS:
             oldest, began_s = next(iter(self._waiting.items()))
             if clock_s() - began_s >= GIVES_WAY_S:
                 del self._waiting[oldest]
@@ -298,7 +298,7 @@ class _PendingRequests:
             if patience in self._waiting:
                 return DeadlineExceeded(f"request: has not arrived within {ARRIVAL_S:g} s")
             return ResourceExhausted(
-                f"request: had not arrived when {MOST_HALF_SENT} other calls waited for theirs",
+                f"request: had not arrived when {MAX_PENDING_REQUESTS} other calls waited for theirs",
                 retry_after_ms=_RETRY_AFTER_MS,
             )
         finally:

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.workloads.synthetic import MOST_WORDS, make_up, parse_lengths, words
+from farrank_loadtest.workloads.synthetic import MAX_WORDS, make_up, parse_lengths, words
 
 
 @pytest.fixture(scope="module")
@@ -74,4 +74,4 @@ def test_an_invalid_distribution_is_refused(given: str) -> None:
 
 def test_a_workload_that_no_memory_holds_is_refused() -> None:
     with pytest.raises(LoadtestError, match="fewer calls"):
-        make_up(MOST_WORDS // 1000 + 1, 1, parse_lengths("constant:1000"), 6, seed=1)
+        make_up(MAX_WORDS // 1000 + 1, 1, parse_lengths("constant:1000"), 6, seed=1)

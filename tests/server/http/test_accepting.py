@@ -85,7 +85,7 @@ async def test_a_caller_that_reads_no_answer_is_ended(
 async def test_new_connections_take_the_place_of_those_that_wait_longest(
     open_endpoint: OpenEndpoint, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 32)
+    monkeypatch.setattr(accepting, "MAX_CONNECTIONS", 32)
     async with open_endpoint() as endpoint:
         port = endpoint.listener.port
         greedy = [await connect(port, GREEDY) for _ in range(60)]
@@ -104,7 +104,7 @@ async def test_new_connections_take_the_place_of_those_that_wait_longest(
 async def test_a_connection_beyond_those_in_calls_is_refused(
     open_endpoint: OpenEndpoint, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(accepting, "MAX_CONNECTIONS", 2)
     async with open_endpoint() as endpoint:
         calling = [await connect(endpoint.listener.port) for _ in range(2)]
         whole = request(RERANK, BODY)
@@ -123,7 +123,7 @@ async def test_connections_that_come_in_one_turn_of_the_loop_give_their_places_b
     open_endpoint: OpenEndpoint, connect: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without room, a connection may be ended before its task has begun."""
-    monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 32)
+    monkeypatch.setattr(accepting, "MAX_CONNECTIONS", 32)
     async with open_endpoint() as endpoint:
         calling = [await connect(endpoint.listener.port) for _ in range(29)]
         for each in calling:
@@ -213,7 +213,7 @@ async def test_a_handshake_has_its_time(
 async def test_half_handshakes_give_way_to_new_connections(
     open_endpoint: OpenEndpoint, connect: Connections, tls_files: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepting, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(accepting, "MAX_CONNECTIONS", 4)
     tls = TlsConfig(tls_files.certificate, tls_files.private_key)
     async with open_endpoint(tls=tls) as endpoint:
         half = [await connect(endpoint.listener.port, GREEDY) for _ in range(8)]

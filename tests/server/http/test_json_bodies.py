@@ -38,7 +38,7 @@ def test_values_are_counted_as_they_are(tree: Any, escaped: bool, block: int) ->
     body = json.dumps(tree, ensure_ascii=escaped).encode()
     count = values_in(tree)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_bodies, "MOST_FIELDS", 1)
+        patch.setattr(json_bodies, "MAX_FIELDS", 1)
         patch.setattr(json_bodies, "_BLOCK_BYTES", block)
         check_values(body, LimitsConfig(max_documents=max(1, count - 1)))
         if count > 2:

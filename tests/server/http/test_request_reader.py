@@ -9,7 +9,7 @@ import ssl
 import pytest
 
 from farrank_server.config.schema import TlsConfig
-from farrank_server.http.request_reader import MOST_HEADER_BYTES, MOST_HEADERS
+from farrank_server.http.request_reader import MAX_HEADER_BYTES, MAX_HEADERS
 from support.http_connection import Connections, HttpConnection
 from support.http_endpoint import METHODS, OpenEndpoint
 from support.tls_files import TlsFiles
@@ -24,8 +24,8 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n"
 BOTH = "has both Content-Length and Transfer-Encoding"
 BARE = "a line ends in LF alone; each must end in CRLF"
 FOLDED = "a line begins with a space or tab; each header must stand in one line"
-MANY = f"has more than {MOST_HEADERS} headers"
-LONG = f"its headers have more than {MOST_HEADER_BYTES} bytes"
+MANY = f"has more than {MAX_HEADERS} headers"
+LONG = f"its headers have more than {MAX_HEADER_BYTES} bytes"
 
 # Each would hide the following request of the connection if a proxy parses it differently.
 WRONG = {
@@ -44,10 +44,10 @@ WRONG = {
     "folded at once": (b"GET /health HTTP/1.1\r\n Host: a\r\n\r\n", 400, FOLDED),
     "bare line feed in a trailer": (LINE + CHUNKED + b"\r\n" + CHUNKS + b"0\r\nX: a\n\r\n", 400, BARE),
     "bare line feed for a trailer": (LINE + CHUNKED + b"\r\n" + CHUNKS + b"0\r\n\n", 400, BARE),
-    "many headers": (b"GET /health HTTP/1.1\r\n" + b"X: a\r\n" * (MOST_HEADERS + 1) + b"\r\n", 431, MANY),
-    "a long header": (b"GET /health HTTP/1.1\r\nX: " + b"a" * MOST_HEADER_BYTES + b"\r\n\r\n", 431, LONG),
-    "a header without an end": (b"GET /health HTTP/1.1\r\nX: " + b"a" * MOST_HEADER_BYTES, 431, LONG),
-    "a long path": (b"GET /" + b"a" * MOST_HEADER_BYTES, 431, LONG),
+    "many headers": (b"GET /health HTTP/1.1\r\n" + b"X: a\r\n" * (MAX_HEADERS + 1) + b"\r\n", 431, MANY),
+    "a long header": (b"GET /health HTTP/1.1\r\nX: " + b"a" * MAX_HEADER_BYTES + b"\r\n\r\n", 431, LONG),
+    "a header without an end": (b"GET /health HTTP/1.1\r\nX: " + b"a" * MAX_HEADER_BYTES, 431, LONG),
+    "a long path": (b"GET /" + b"a" * MAX_HEADER_BYTES, 431, LONG),
     "an unknown coding": (
         LINE + b"Transfer-Encoding: gzip\r\n\r\n",
         501,
@@ -84,7 +84,7 @@ async def test_pieces_of_a_request_are_read_as_the_whole_is(
     open_endpoint: OpenEndpoint, connect: Connections
 ) -> None:
     async with open_endpoint() as endpoint:
-        right = LINE + b"X: a\r\n" * (MOST_HEADERS - 3) + CHUNKED + b"\r\n" + CHUNKS + b"0\r\nT: a\r\n\r\n"
+        right = LINE + b"X: a\r\n" * (MAX_HEADERS - 3) + CHUNKED + b"\r\n" + CHUNKS + b"0\r\nT: a\r\n\r\n"
         caller = await connect(endpoint.listener.port)
         for _ in range(2):
             for at in range(0, len(right), 7):

@@ -13,7 +13,7 @@ from farrank_calls.errors import InvalidArgument
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.service import fields
 from farrank_server.service.fields import (
-    MOST_FIELDS,
+    MAX_FIELDS,
     PAUSE_S,
     PIECE_BYTES,
     check_fields,
@@ -113,7 +113,7 @@ QUERY = delimited(1, b"q")
 REFUSED = [
     (QUERY + b"\x12\x00" * 4, "documents: has more than 3 entries; max_documents is 3"),
     (QUERY + b"\x12\x00" * 10_000_000, "documents: has more than 3 entries; max_documents is 3"),
-    (b"\x0a\x00" * MOST_FIELDS, "request: has more than 32 fields; at most 32 are read"),
+    (b"\x0a\x00" * MAX_FIELDS, "request: has more than 32 fields; at most 32 are read"),
     (
         b"\x12\x00" + b"\x7a\x00" * 32,
         "request: has more than 32 fields beside 1 documents; at most 32 are read",

@@ -193,7 +193,7 @@ BODIES: list[tuple[str, Any]] = [
 async def test_nothing_that_a_caller_wrote_stands_in_a_line(
     endpoints: Endpoints, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_rate, "MOST_LINES", 1000)
+    monkeypatch.setattr(line_rate, "MAX_LINES", 1000)
     open_key, bound = (
         await endpoints.key("team"),
         await endpoints.key("bound", rankers=["maxp"], indexes=["things"]),
@@ -327,7 +327,7 @@ def test_a_line_is_one_line_whatever_it_holds() -> None:
 def test_a_log_that_is_not_read_blocks_no_call() -> None:
     before = dropped_lines["not_read"]
     reading, writing = os.pipe()
-    writer = LineWriter(writing, most_waiting=100)
+    writer = LineWriter(writing, max_waiting=100)
     writer.setFormatter(TextLines())
     for number in range(2000):
         writer.handle(record(f"line {number} {'x' * 1000}"))

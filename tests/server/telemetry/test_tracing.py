@@ -117,7 +117,7 @@ async def test_a_batch_leads_to_all_traced_calls_that_shared_it(
 def test_a_trace_has_no_more_spans_than_are_read(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracing, "MOST_STEPS", 3)
+    monkeypatch.setattr(tracing, "MAX_STEPS", 3)
     sender = opened(collector, sample_ratio=1.0)
     record = CallRecord("long", trace=begun(sender))
     for number in range(10):

@@ -92,7 +92,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(module, name, 600.0)
     # No health check gives way to another because the event loop was late to read it.
-    monkeypatch.setattr(standard_services, "MOST_HALF_SENT", 10_000)
+    monkeypatch.setattr(standard_services, "MAX_PENDING_REQUESTS", 10_000)
 
 
 @pytest.mark.usefixtures("patient")

@@ -90,8 +90,8 @@ async def test_a_check_carries_the_backlog() -> None:
 async def test_too_many_watchers_are_refused(
     monkeypatch: pytest.MonkeyPatch, most: int, of_one: int, words: str
 ) -> None:
-    monkeypatch.setattr(standard_services, "MOST_WATCHES", most)
-    monkeypatch.setattr(standard_services, "MOST_WATCHES_OF_A_CONNECTION", of_one)
+    monkeypatch.setattr(standard_services, "MAX_WATCHES", most)
+    monkeypatch.setattr(standard_services, "MAX_WATCHES_PER_CONNECTION", of_one)
     async with opened() as (_, channel):
         first, second = await watched(channel), await watched(channel)
         error = await refused(watched(channel))
@@ -198,7 +198,7 @@ async def test_a_reflection_stream_that_says_nothing_ends(monkeypatch: pytest.Mo
 
 
 async def test_too_many_reflection_streams_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standard_services, "MOST_REFLECTIONS", 1)
+    monkeypatch.setattr(standard_services, "MAX_REFLECTIONS", 1)
     async with opened() as (_, channel):
         first = channel.stream_stream(V1)()
         await first.write(ServerReflectionRequest(list_services="").SerializeToString())

@@ -34,7 +34,7 @@ ASKED = pb.RerankRequest(
 ).SerializeToString()
 
 # One connection's share, a quarter, has room for two answers but not for three.
-MOST_BYTES = 10 * len(TEXT)
+MAX_BYTES = 10 * len(TEXT)
 
 REFUSED = {"door": "grpc", "ranker": "maxp", "reason": "answers_unread"}
 
@@ -50,7 +50,7 @@ class Opened:
 
 @pytest_asyncio.fixture
 async def opened(tiny_rankers: dict[str, Path]) -> AsyncIterator[Opened]:
-    config = ServerConfig(limits=LimitsConfig(max_unread_bytes=MOST_BYTES))
+    config = ServerConfig(limits=LimitsConfig(max_unread_bytes=MAX_BYTES))
     async with opened_bench(tiny_rankers, Wrapped) as bench:
         listener = GrpcListener(ListenConfig(port=0, metrics_port=None), config.limits)
         service = RerankService(config, bench.engine, await in_memory(bench, None), bench.metrics)
@@ -76,7 +76,7 @@ async def test_a_connection_has_its_share_of_unread_answers_and_no_more(opened: 
         await deaf.call(METHOD, ASKED)
     await until(lambda: opened.count("rejections_total", **REFUSED) == 6)
     held = opened.count("unread_answer_bytes")
-    assert 2 * len(TEXT) <= held < MOST_BYTES // 4
+    assert 2 * len(TEXT) <= held < MAX_BYTES // 4
     # Other callers get answers in the meantime, and answers that are read no longer count.
     assert (await ranked(opened)).results[0].text == TEXT
     await until(lambda: opened.count("unread_answer_bytes") == held)
@@ -90,12 +90,12 @@ async def test_all_connections_together_have_a_bound(opened: Opened) -> None:
         await each.call(METHOD, ASKED)
     # One caller, identified by its address, has half of all.
     await until(lambda: opened.count("rejections_total", **REFUSED) == 7)
-    assert opened.count("unread_answer_bytes") <= MOST_BYTES * 0.55
+    assert opened.count("unread_answer_bytes") <= MAX_BYTES * 0.55
     others = [await DeafCaller.open(opened.port, f"127.0.0.{number}") for number in range(2, 8)]
     for each in others:
         await each.call(METHOD, ASKED)
     await until(lambda: opened.count("rejections_total", **REFUSED) > 7)
-    assert opened.count("unread_answer_bytes") <= MOST_BYTES
+    assert opened.count("unread_answer_bytes") <= MAX_BYTES
     callers += others
     # A small answer is never refused for this.
     async with grpc.aio.insecure_channel(f"127.0.0.1:{opened.port}") as channel:

@@ -10,8 +10,8 @@ MEMORY_S = 10.0
 
 # One observation may be a stall (a suspended machine, a stopped process). It counts for at most this much
 # time, and as at most this much faster or slower than the known speed.
-MOST_OF_ONE_S = 1.0
-MOST_CHANGE = 4.0
+MAX_OBSERVED_S = 1.0
+MAX_CHANGE = 4.0
 
 # Scoring is not measured before the first call. For most rankers it costs almost nothing, which is assumed
 # until the first documents are scored. The assumption weighs as much as this many seconds of work.
@@ -45,10 +45,10 @@ class Speed:
         """Add the observation that `units` took `busy_s`. Its weight is its time."""
         if units <= 0 or busy_s <= 0:
             return
-        weight_s = min(busy_s, MOST_OF_ONE_S)
+        weight_s = min(busy_s, MAX_OBSERVED_S)
         with self._lock:
             known, known_weight_s = self._per_s, self._weight_s * math.exp(-weight_s / MEMORY_S)
-            seen = min(max(units / busy_s, known / MOST_CHANGE), known * MOST_CHANGE)
+            seen = min(max(units / busy_s, known / MAX_CHANGE), known * MAX_CHANGE)
             # Average the seconds per unit: a mean of rates would give small fast batches too much weight.
             share = weight_s / (known_weight_s + weight_s)
             self._per_s = 1 / ((1 - share) / known + share / seen)

@@ -90,19 +90,19 @@ def forecast_among(
     )
 
     left_s = np.bincount(owners, shares.left_s, count)  # (A,)
-    most_s = accounts.weights * (own_s / weight + np.maximum(QUANTUM_S - accounts.leads_s, 0.0))  # (A,)
-    most_s[owner] = np.inf
+    max_s = accounts.weights * (own_s / weight + np.maximum(QUANTUM_S - accounts.leads_s, 0.0))  # (A,)
+    max_s[owner] = np.inf
     due_s = shares.due_s
     is_batch = bool(accounts.is_batch[owner])
     if is_batch:
-        most_s[~accounts.is_batch] = np.inf
+        max_s[~accounts.is_batch] = np.inf
         first = ~accounts.is_batch[owners]
         due_s = np.where(first, np.minimum(due_s, new.due_s.min()), due_s)
     elif accounts.is_batch.any():
-        interactive_s = float(np.minimum(left_s, most_s)[~accounts.is_batch].sum() + new.left_s.sum())
+        interactive_s = float(np.minimum(left_s, max_s)[~accounts.is_batch].sum() + new.left_s.sum())
         batch_s = max(float(left_s[accounts.is_batch].sum()), 1e-9)
-        most_s[accounts.is_batch] = left_s[accounts.is_batch] * interactive_s / (BATCH_PART - 1) / batch_s
-    part = np.minimum(1.0, most_s / np.maximum(left_s, 1e-9))  # (A,)
+        max_s[accounts.is_batch] = left_s[accounts.is_batch] * interactive_s / (BATCH_PART - 1) / batch_s
+    part = np.minimum(1.0, max_s / np.maximum(left_s, 1e-9))  # (A,)
     has_less = left_s / accounts.weights <= (left_s[owner] + new.left_s.sum()) / weight + QUANTUM_S
     counts = has_less & (accounts.is_batch == is_batch)
     counts[owner] = True

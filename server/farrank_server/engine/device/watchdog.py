@@ -14,7 +14,7 @@ TICK_S = 1.0
 
 # The thread does little between two native calls. If it stays there longer than this, it hangs, even if the
 # configured bound for native calls is shorter.
-LEAST_BETWEEN_S = 10.0
+MIN_BETWEEN_S = 10.0
 
 
 class GivenUp(BaseException):
@@ -83,7 +83,7 @@ class Watchdog:
             self._watched, self._watched_s = now, 0.0
             return False
         self._watched_s += min(elapsed_s, 2 * TICK_S)
-        bound_s = max(self._least_bound_s, LEAST_BETWEEN_S) if step is None else step.bound_s
+        bound_s = max(self._least_bound_s, MIN_BETWEEN_S) if step is None else step.bound_s
         return self._watched_s > bound_s
 
     def done_s(self) -> float:

@@ -18,7 +18,7 @@ from farrank_server.engine.batcher import BatchPolicy
 from farrank_server.engine.loaded.document_cache import DocumentCache
 
 # A lower bound of tokens per character: prose has two to three times as many.
-LEAST_DENSITY = 0.1
+MIN_DENSITY = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +97,7 @@ class LoadedRanker:
         """
         if count_tokens:
             return length
-        return min(length, round(self.spec.chunking.max_document_tokens / LEAST_DENSITY))
+        return min(length, round(self.spec.chunking.max_document_tokens / MIN_DENSITY))
 
     def estimate(self, query: str, lengths: Sequence[int], max_chunks: int | None) -> RankerWork:
         """Estimate the positions and chunks of documents of these lengths (in characters) on the device."""
@@ -105,7 +105,7 @@ class LoadedRanker:
             return RankerWork(self.name, 0, 0)
         # First with the token density of recent texts, then with the lowest density.
         estimated, chunks = self._positions(query, lengths, max_chunks, self.density.per_character)
-        least, _ = self._positions(query, lengths, max_chunks, LEAST_DENSITY)
+        least, _ = self._positions(query, lengths, max_chunks, MIN_DENSITY)
         return RankerWork(self.name, round(estimated), round(chunks), round(least))
 
     def _positions(
@@ -113,12 +113,12 @@ class LoadedRanker:
     ) -> tuple[float, float]:
         """Compute the number of positions and chunks for a given number of tokens per character."""
         chunking = self.spec.chunking
-        window, stride, most = chunking.window, chunking.stride, chunking.max_document_tokens
+        window, stride, max_tokens = chunking.window, chunking.stride, chunking.max_document_tokens
         framing = 2 if self.is_dual else 3 + min(len(query) * per_character, self.spec.max_query_tokens)
         repeated = max(1.0, window / stride)
         total_positions = total_chunks = 0.0
         for length in lengths:
-            tokens = min(length * per_character, most)
+            tokens = min(length * per_character, max_tokens)
             chunks = 1.0 if tokens <= window else 1 + (tokens - window) / stride
             if max_chunks is not None:
                 chunks = min(chunks, max_chunks)

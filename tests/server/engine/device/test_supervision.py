@@ -217,12 +217,12 @@ async def test_a_thread_that_ends_is_replaced_and_its_calls_run_once_more(
 async def test_a_thread_that_is_stuck_between_two_native_calls_is_replaced(
     open_bench: OpenBench, wanted: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "LEAST_BETWEEN_S", 0.5)
+    monkeypatch.setattr(watchdog, "MIN_BETWEEN_S", 0.5)
     stuck = Hang()
     async with open_bench(hang_after_s=0.3) as bench:
         hangs_no_more(bench)
         bench.engine.device.on_change.append(
-            lambda state: monkeypatch.setattr(watchdog, "LEAST_BETWEEN_S", 60.0)
+            lambda state: monkeypatch.setattr(watchdog, "MIN_BETWEEN_S", 60.0)
         )
         loop = bench.engine.device.loop
         publish = loop.work.publish
