@@ -138,7 +138,7 @@ def test_encodings_lucene_and_manifest_stay_in_step(
     same = [*change, "--replace", "--delete", deleted]
     with monkeypatch.context() as patch:
         patch.setattr("farrank_indexes.index_builder._BATCH_DOCUMENTS", 2)
-        patch.setattr(index, "Options", partial(IndexOptions, save_every_s=0.0))
+        patch.setattr(index, "IndexOptions", partial(IndexOptions, save_every_s=0.0))
         patch.setattr(Scratch, "save", interrupted_at(2))
         assert farrank(*same).exit_code == 130
     assert kept(out)[0] == manifest

@@ -89,7 +89,7 @@ def test_an_interrupted_build_goes_on(tmp_path: Path, caplog: pytest.LogCaptureF
 BUILDER = """
 import sys, time
 from pathlib import Path
-from farrank_indexes.index_builder import Options, build_index, change_index
+from farrank_indexes.index_builder import IndexOptions, build_index, change_index
 sys.path.insert(0, {here!r})
 from test_changes import DOCUMENTS, NEW
 
@@ -100,7 +100,7 @@ def documents(made):
             print("here", flush=True)
             time.sleep(600)
 
-options = Options(save_every_s=0.0)
+options = IndexOptions(save_every_s=0.0)
 if {change}:
     change_index(Path({out!r}), documents(NEW), ["d1"], options)
 else:

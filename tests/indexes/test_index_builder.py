@@ -152,12 +152,12 @@ def test_without_pyserini_the_error_says_how_to_get_it(
 BUILDER = """
 import sys, time
 from pathlib import Path
-from farrank_indexes.document import Document
+from farrank_indexes.document import IndexDocument
 from farrank_indexes.index_builder import build_index
 
 def documents():
     for n in range(200):
-        yield Document(str(n), "word")
+        yield IndexDocument(str(n), "word")
     print("half way", flush=True)
     time.sleep(600)
 
