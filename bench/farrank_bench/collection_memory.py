@@ -20,7 +20,7 @@ PER_QUERY = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CollectionMemory:
     """The figures of a process that reads a training set and draws an epoch. `peak` is its memory in MiB."""
 
     groups: int
@@ -60,7 +60,7 @@ def write_set(folder: Path, size: int, wanted: int, document_bytes: int, times: 
     return documents
 
 
-def read_set(folder: Path) -> Reading:
+def read_set(folder: Path) -> CollectionMemory:
     """Read the set and draw an epoch, in this process.
 
     Raises: RuntimeError if a group has texts of other documents.
@@ -81,7 +81,7 @@ def read_set(folder: Path) -> Reading:
         if {number % int(sets) for number in numbers} != {int(mine)}:
             raise RuntimeError(f"query {group.query_id} has documents {numbers}")
     drawn = time.perf_counter()
-    return Reading(len(found), read - started, drawn - read, peak_mib())
+    return CollectionMemory(len(found), read - started, drawn - read, peak_mib())
 
 
 def peak_mib() -> float:
@@ -91,14 +91,14 @@ def peak_mib() -> float:
     return int(status["VmHWM"].split()[0]) / 1024
 
 
-def read_elsewhere(folder: Path) -> Reading:
+def read_elsewhere(folder: Path) -> CollectionMemory:
     """Read the set in a new process, which imports only what reading needs.
 
     Raises: CalledProcessError if it fails. Its message is on standard error.
     """
     command = [sys.executable, "-P", __file__, "--read", str(folder)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return Reading(**json.loads(done.stdout))
+    return CollectionMemory(**json.loads(done.stdout))
 
 
 def main(arguments: list[str] | None = None) -> int:

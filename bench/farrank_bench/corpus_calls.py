@@ -6,7 +6,7 @@ from functools import cache
 
 from farrank_bench.offline import Request
 from farrank_indexes.pydoc_corpus import read_pydoc
-from farrank_loadtest.targets import Document
+from farrank_loadtest.targets import CandidateDocument
 from farrank_loadtest.workloads import Call
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
@@ -43,7 +43,7 @@ def read_corpus(characters: int) -> tuple[str, ...]:
 
 def call_of(query: str, texts: Iterable[str]) -> Call:
     """Make a call of a query and texts."""
-    return Call(query, tuple(Document(str(number), text) for number, text in enumerate(texts)))
+    return Call(query, tuple(CandidateDocument(str(number), text) for number, text in enumerate(texts)))
 
 
 def make_calls(reader: Reader, count: int, documents: int, seed: int, *, pairs: bool = False) -> list[Call]:

@@ -50,7 +50,7 @@ TIMED = 200
 
 
 @dataclass(frozen=True, slots=True)
-class TestSet:
+class JudgedCollection:
     """A collection with questions and judgements. `flags` name the collection to `farrank index`."""
 
     name: str
@@ -59,10 +59,10 @@ class TestSet:
     qrels: Qrels
 
 
-def test_sets(data: Path | None) -> Iterator[TestSet]:
+def test_sets(data: Path | None) -> Iterator[JudgedCollection]:
     """Find the test sets: the demo's own, and those of a folder of public ones."""
     questions = {each.query_id: each.text for each in load_questions()}
-    yield TestSet("demo", ["--pydoc"], questions, load_qrels())
+    yield JudgedCollection("demo", ["--pydoc"], questions, load_qrels())
     if data is None:
         return
     nfcorpus, dl19 = data / "nfcorpus", data / "trecdl19"
@@ -75,13 +75,13 @@ def test_sets(data: Path | None) -> Iterator[TestSet]:
     yield _judged("DL19", dl19 / "passages.jsonl.gz", dl19 / "topics.dl19.tsv.gz", dl19 / "qrels.dl19.txt.gz")
 
 
-def _judged(name: str, collection: Path, queries: Path, qrels: Path) -> TestSet:
+def _judged(name: str, collection: Path, queries: Path, qrels: Path) -> JudgedCollection:
     judged = read_qrels(qrels)
     asked = {query_id: text for query_id, text in read_queries(queries).items() if query_id in judged}
-    return TestSet(name, [str(collection)], asked, judged)
+    return JudgedCollection(name, [str(collection)], asked, judged)
 
 
-def write_index(test_set: TestSet, folder: Path) -> None:
+def write_index(test_set: JudgedCollection, folder: Path) -> None:
     """Index a collection with its chunks' vectors. Raises: ContenderFailed."""
     command = [sys.executable, "-m", "farrank_cli", "index", *test_set.flags, "--encode", EMBEDDED]
     done = subprocess.run([*command, "--out", str(folder)])
@@ -135,7 +135,7 @@ async def opened(folder: Path) -> AsyncIterator[FirstStages]:
         encoders.close()
 
 
-async def measured(test_set: TestSet, folder: Path) -> tuple[Report, list[tuple[str, ...]]]:
+async def measured(test_set: JudgedCollection, folder: Path) -> tuple[Report, list[tuple[str, ...]]]:
     """Rank a test set's questions with every kind, then time searches. Returns a report and latency rows."""
     rows = []
     async with opened(folder) as stages:

@@ -24,7 +24,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from farrank.v1.rerank_pb2 import Document, RerankRequest
-from farrank_bench.large_requests import METHOD, Memory
+from farrank_bench.large_requests import METHOD, ProcessMemory
 from farrank_bench.report import Command, Heading, Measure, Row, below
 from farrank_bench.rounds import Child, child
 from farrank_bench.served import serving
@@ -175,7 +175,7 @@ def asked(connection: Connection, address: str) -> None:
             connection.send((longest["health"], longest["rerank"], failed))
 
 
-def measure_attack(probe: Child, memory: Memory, attack: Callable[[], None]) -> list[Row]:
+def measure_attack(probe: Child, memory: ProcessMemory, attack: Callable[[], None]) -> list[Row]:
     """Attack once. Report the other caller's waits, and the server's memory."""
     memory.begin()
     probe.ask()
@@ -212,7 +212,7 @@ def parts(scratch: Path) -> Iterator[tuple[str, Measure]]:
             "20 messages that unpack to 20 MB": partial(compressed, server.address, calls=20),
             "40 complete requests of 20 MB at once": partial(large, server.address, calls=40),
         }
-        memory = Memory(server.process.pid)
+        memory = ProcessMemory(server.process.pid)
         for title, attack in attacks.items():
             yield title, partial(measure_attack, probe, memory, attack)
 

@@ -28,7 +28,7 @@ NO_LIMIT = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TextFigures:
     """The figures of a process that reads a text and keeps its tokens. `grown` is in MiB, without the text.
 
     `longest_s` is the processor time of the longest step. A thread can go on for that long after its caller
@@ -95,7 +95,7 @@ def open_tokenizer(name: str) -> TextTokenizer:
     return TextTokenizer(TokenizerFiles.read(locate(EMBEDDED).folder if name == "embedded" else Path(name)))
 
 
-def read_text(tokenizer: str, text: str, size: int) -> Reading:
+def read_text(tokenizer: str, text: str, size: int) -> TextFigures:
     """Read a text of `size` bytes in this process."""
     opened, made = open_tokenizer(tokenizer), TEXTS[text](size)
     opened.read(made[:100_000], NO_LIMIT)
@@ -110,17 +110,17 @@ def read_text(tokenizer: str, text: str, size: int) -> Reading:
             break
         now_s = time.process_time()
         last_s, longest_s = now_s, max(longest_s, now_s - last_s)
-    return Reading(tokens, time.perf_counter() - started_s, longest_s, peak_mib() - before)
+    return TextFigures(tokens, time.perf_counter() - started_s, longest_s, peak_mib() - before)
 
 
-def read_elsewhere(tokenizer: str, text: str, size: int) -> Reading:
+def read_elsewhere(tokenizer: str, text: str, size: int) -> TextFigures:
     """Read a text in a new process.
 
     Raises: CalledProcessError if it fails. Its message is on standard error.
     """
     command = [sys.executable, "-m", "farrank_bench.hostile_texts", "--read", tokenizer, text, str(size)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return Reading(**json.loads(done.stdout))
+    return TextFigures(**json.loads(done.stdout))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -130,7 +130,7 @@ def empty_values(size: int) -> bytes:
     return b'{"query": "sea", "documents": [%s{}]}' % (b"{}," * (size // 3 - 20))
 
 
-class Memory:
+class ProcessMemory:
     """The memory of a process, as the kernel reports it."""
 
     def __init__(self, pid: int) -> None:
@@ -151,7 +151,7 @@ class Memory:
 
 
 def measure_request(
-    checks: Child, memory: Memory, ask: Callable[[bytes], str], data: bytes, rounds: int
+    checks: Child, memory: ProcessMemory, ask: Callable[[bytes], str], data: bytes, rounds: int
 ) -> list[Row]:
     """Send a request in each round. Report the longest health check meanwhile, and the server's memory."""
     longest, grown, took, statuses = [], [], [], set()
@@ -225,7 +225,7 @@ def at_once(
     alone, during, grown, took, answers = [], [], [], [], Counter[str]()
     for _ in range(rounds):
         with spawned_server(start) as server:
-            memory = Memory(server.process.pid)
+            memory = ProcessMemory(server.process.pid)
             ask = partial(ask_grpc, server)
             if is_http:
                 ask = partial(ask_http, server.http_url, METHOD, caller=GREEDY)
@@ -286,7 +286,7 @@ def parts(rounds: int, scratch: Path) -> Iterator[tuple[str, Measure]]:
     with spawned_server(arguments) as server, child("checks", checked, server.address) as checks:
         over_grpc, connect = partial(ask_grpc, server), partial(ask_http, server.http_url, METHOD)
         own = partial(ask_http, server.http_url, "/rerank")
-        memory = Memory(server.process.pid)
+        memory = ProcessMemory(server.process.pid)
         kinds: list[tuple[str, Callable[[bytes], str], Callable[[int], bytes], float]] = [
             ("gRPC, documents of 1 MB", over_grpc, as_protobuf, 1),
             ("HTTP, documents of 1 MB", connect, as_json, 1),

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-from farrank_bench.large_requests import Memory, checked
+from farrank_bench.large_requests import ProcessMemory, checked
 from farrank_bench.report import Command, Heading, Measure, Row, below, spread
 from farrank_bench.rounds import Child, child
 from farrank_cli.spawn import spawned_server
@@ -60,7 +60,7 @@ def indexed(text: str, source: str, scratch: Path) -> list[Row]:
     ]
 
 
-def measure_calls(checks: Child, memory: Memory, ask: Callable[[], Ranking], rounds: int) -> list[Row]:
+def measure_calls(checks: Child, memory: ProcessMemory, ask: Callable[[], Ranking], rounds: int) -> list[Row]:
     """Call the server in each round. Report the longest health check meanwhile, and the server's memory."""
     longest, grown, took, found = [], [], [], None
     for _ in range(rounds):
@@ -93,7 +93,7 @@ def parts(source: str, tokens: int, rounds: int, scratch: Path) -> Iterator[tupl
         child("checks", checked, server.address) as checks,
         Client(server.address) as client,
     ):
-        memory = Memory(server.process.pid)
+        memory = ProcessMemory(server.process.pid)
         search = partial(client.search_and_rerank, QUERY, timeout_s=TIMEOUT_S)
         rerank = partial(client.rerank, QUERY, {"long": text}, timeout_s=TIMEOUT_S)
         for title, ask in (

@@ -19,7 +19,7 @@ from farrank_bench.rounds import Contender, measure_rounds, whole
 from farrank_bench.served import RANKER, score_served, serving
 from farrank_client import Client
 from farrank_exporters.export import export_ranker
-from farrank_exporters.texts import Texts, divide, python_documentation
+from farrank_exporters.texts import SampleTexts, divide, python_documentation
 from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.open import open_reader
 from farrank_rankers.files.untrained import new_ranker
@@ -70,7 +70,7 @@ def write_modernbert(folder: Path, sizes: Mapping[str, object] | None = None) ->
 def export_both(made: CrossEncoder) -> list[Row]:
     """Export into the artifact in a CPU's fastest precisions. Report the parity of each on a few texts."""
     measured, calibration = divide(python_documentation(), "the topics of help()")
-    few = Texts(measured.queries[:2], measured.documents[:6])
+    few = SampleTexts(measured.queries[:2], measured.documents[:6])
     rows = []
     for precision in FAST:
         print(f"  exporting {precision}", flush=True)

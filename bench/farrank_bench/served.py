@@ -91,7 +91,7 @@ def offer(
     # Imported here, because it needs packages that a machine with a GPU may lack.
     from farrank_loadtest.latency.plan import Caps, Plan
     from farrank_loadtest.latency.steps import upwards
-    from farrank_loadtest.latency.sweep import Silent, sweep
+    from farrank_loadtest.latency.sweep import SilentSweepWatcher, sweep
 
     caps = Caps(rate_per_s=max(rates_per_s), seconds=duration_s * len(rates_per_s))
     plan = Plan("open", None, "poisson", 0.0, duration_s, 1, OFFERED_TIMEOUT_S, seed=3, caps=caps)
@@ -100,7 +100,7 @@ def offer(
         target = open_target(address)
         try:
             workload = Workload("the benchmark", tuple(calls))
-            return await sweep(target, workload, plan, upwards(rates_per_s), Silent())
+            return await sweep(target, workload, plan, upwards(rates_per_s), SilentSweepWatcher())
         finally:
             await target.close()
 

@@ -18,7 +18,7 @@ from farrank_cli.exit_codes import CommandError, missing_extra
 from farrank_cli.flags import add_commands
 
 
-class Command(NamedTuple):
+class Subcommand(NamedTuple):
     """A subcommand's summary, and the extras that it needs beyond the base install."""
 
     summary: str
@@ -26,22 +26,22 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "serve": Command("answer rerank calls over gRPC", ("server",)),
-    "scale": Command("deploy, show and take down replicas on a Ray cluster", ("server", "ray")),
-    "doctor": Command("show this machine's capabilities, and how to make rankers faster on it"),
-    "reload": Command("make a running server reopen its indexes and reread its keys"),
-    "keys": Command("make, list and revoke the API keys of a server's callers", ("server",)),
-    "index": Command("build an index for the server to search", ("lucene",)),
-    "rerank": Command("order documents by a query"),
-    "search": Command("search an index of a server and rerank the results"),
-    "rankers": Command(
+    "serve": Subcommand("answer rerank calls over gRPC", ("server",)),
+    "scale": Subcommand("deploy, show and take down replicas on a Ray cluster", ("server", "ray")),
+    "doctor": Subcommand("show this machine's capabilities, and how to make rankers faster on it"),
+    "reload": Subcommand("make a running server reopen its indexes and reread its keys"),
+    "keys": Subcommand("make, list and revoke the API keys of a server's callers", ("server",)),
+    "index": Subcommand("build an index for the server to search", ("lucene",)),
+    "rerank": Subcommand("order documents by a query"),
+    "search": Subcommand("search an index of a server and rerank the results"),
+    "rankers": Subcommand(
         "list a server's rankers, or the papers' models, or an artifact's exports; make a ranker"
     ),
-    "train": Command("train rankers on queries, documents and judgements", ("train",)),
-    "export": Command("write a ranker's graphs for ONNX Runtime, OpenVINO, TensorRT", ("export",)),
-    "data": Command("make collections to train with; show where relevant passages lie", ("train",)),
-    "loadtest": Command("measure a server under load", ("loadtest",)),
-    "completion": Command("print the shell's completion script"),
+    "train": Subcommand("train rankers on queries, documents and judgements", ("train",)),
+    "export": Subcommand("write a ranker's graphs for ONNX Runtime, OpenVINO, TensorRT", ("export",)),
+    "data": Subcommand("make collections to train with; show where relevant passages lie", ("train",)),
+    "loadtest": Subcommand("measure a server under load", ("loadtest",)),
+    "completion": Subcommand("print the shell's completion script"),
 }
 
 

@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
-class Interrupts:
+class PendingInterrupt:
     """Remembers an interrupt: Python code called from a library's C++ may lose the exception."""
 
     came: bool = False
@@ -43,12 +43,12 @@ class Interrupts:
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[Interrupts]:
+def sigterm_interrupts() -> Iterator[PendingInterrupt]:
     """Within the block raise KeyboardInterrupt on SIGTERM, and remember it and Ctrl-C.
 
     An exception after an interrupt may be its consequence, and becomes KeyboardInterrupt, too.
     """
-    interrupts = Interrupts()
+    interrupts = PendingInterrupt()
     before = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
         before[signal.SIGINT] = signal.default_int_handler

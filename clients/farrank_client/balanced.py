@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from farrank_client.balancing import (
     PROBE_TIMEOUT_S,
+    Backend,
     Probe,
-    Replica,
     Replicas,
     Round,
     none_healthy,
@@ -75,7 +75,7 @@ class BalancedTransport:
         for each in self._replicas.all():
             each.wire.close()
 
-    def _choose(self, until_s: float) -> Replica[GrpcTransport]:
+    def _choose(self, until_s: float) -> Backend[GrpcTransport]:
         found = self._addresses.current()
         if isinstance(found, Future):
             try:
@@ -86,7 +86,7 @@ class BalancedTransport:
             unused.close()
         if (only := self._replicas.only()) is not None:
             return self._replicas.begin([only])
-        tried: list[Replica[GrpcTransport]] = []
+        tried: list[Backend[GrpcTransport]] = []
         last = None
         while drawn := self._replicas.draw(tried):
             asked = self._ask(drawn, until_s)
@@ -98,10 +98,10 @@ class BalancedTransport:
             last = asked.error
         raise none_healthy(len(tried), last)
 
-    def _ask(self, drawn: Sequence[Replica[GrpcTransport]], until_s: float) -> Round[GrpcTransport]:
+    def _ask(self, drawn: Sequence[Backend[GrpcTransport]], until_s: float) -> Round[GrpcTransport]:
         asked = Round(self._replicas, drawn, until_s, time.monotonic())
         ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        waiting: dict[Any, tuple[Replica[GrpcTransport], Probe]] = {}
+        waiting: dict[Any, tuple[Backend[GrpcTransport], Probe]] = {}
         for replica in asked.to_ask:
             probe = self._probe(replica)
             waiting[probe.future] = (replica, probe)
@@ -115,7 +115,7 @@ class BalancedTransport:
         asked.left(waiting.values())
         return asked
 
-    def _probe(self, replica: Replica[GrpcTransport]) -> Probe:
+    def _probe(self, replica: Backend[GrpcTransport]) -> Probe:
         """Send a health check to a replica, or share the one in flight."""
         with self._asking:
             if replica.probe is not None:
@@ -127,7 +127,7 @@ class BalancedTransport:
             probe.future.add_done_callback(lambda future: self._take(replica, probe, future))
             return probe
 
-    def _take(self, replica: Replica[GrpcTransport], probe: Probe, future: Any) -> None:
+    def _take(self, replica: Backend[GrpcTransport], probe: Probe, future: Any) -> None:
         replica.probe = None
         try:
             self._check.read(future.result())
@@ -170,7 +170,7 @@ class AsyncBalancedTransport:
                 each.probe.future.cancel()
             await each.wire.close_async()
 
-    async def _choose(self, until_s: float) -> Replica[AsyncGrpcTransport]:
+    async def _choose(self, until_s: float) -> Backend[AsyncGrpcTransport]:
         found = self._addresses.current()
         if isinstance(found, Future):
             try:
@@ -183,7 +183,7 @@ class AsyncBalancedTransport:
             await unused.close_async()
         if (only := self._replicas.only()) is not None:
             return self._replicas.begin([only])
-        tried: list[Replica[AsyncGrpcTransport]] = []
+        tried: list[Backend[AsyncGrpcTransport]] = []
         last = None
         while drawn := self._replicas.draw(tried):
             asked = await self._ask(drawn, until_s)
@@ -196,10 +196,10 @@ class AsyncBalancedTransport:
         raise none_healthy(len(tried), last)
 
     async def _ask(
-        self, drawn: Sequence[Replica[AsyncGrpcTransport]], until_s: float
+        self, drawn: Sequence[Backend[AsyncGrpcTransport]], until_s: float
     ) -> Round[AsyncGrpcTransport]:
         asked = Round(self._replicas, drawn, until_s, time.monotonic())
-        waiting: dict[Any, tuple[Replica[AsyncGrpcTransport], Probe]] = {}
+        waiting: dict[Any, tuple[Backend[AsyncGrpcTransport], Probe]] = {}
         for replica in asked.to_ask:
             if (probe := replica.probe) is None:
                 probe = replica.probe = self._replicas.asks(replica)
@@ -217,7 +217,7 @@ class AsyncBalancedTransport:
         asked.left(waiting.values())
         return asked
 
-    async def _take(self, replica: Replica[AsyncGrpcTransport], probe: Probe) -> None:
+    async def _take(self, replica: Backend[AsyncGrpcTransport], probe: Probe) -> None:
         """Check a replica in a separate task: calls that wait for the answer may end before it comes."""
         try:
             call = replica.wire.start(self._check, timeout_s=PROBE_TIMEOUT_S)

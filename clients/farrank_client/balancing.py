@@ -63,7 +63,7 @@ class Probe:
 
 
 @dataclass(eq=False, slots=True)
-class Replica(Generic[Wire]):
+class Backend(Generic[Wire]):
     """One server: its connection, its last report, and the calls that this client began there.
 
     `begun_at_report` is the value of `begun` when the report was requested. `probe` is the one in flight.
@@ -104,7 +104,7 @@ class Replicas(Generic[Wire]):
         self._salt = self._chance.randbytes(8)
         self._lock = threading.Lock()
         self._addresses: tuple[str, ...] = ()
-        self._by_address: dict[str, Replica[Wire]] = {}
+        self._by_address: dict[str, Backend[Wire]] = {}
 
     def update(self, addresses: Sequence[str]) -> list[Wire]:
         """Use these addresses from now on; returns connections to close, which have no calls in flight."""
@@ -119,18 +119,18 @@ class Replicas(Generic[Wire]):
                 del self._by_address[each.address]
             for address in kept:
                 if address not in self._by_address:
-                    self._by_address[address] = Replica(address, self._connect(address))
+                    self._by_address[address] = Backend(address, self._connect(address))
             return [each.wire for each in gone if not each.in_flight]
 
     def _rank(self, address: str) -> bytes:
         return hashlib.blake2b(address.encode(), key=self._salt, digest_size=8).digest()
 
-    def only(self) -> Replica[Wire] | None:
+    def only(self) -> Backend[Wire] | None:
         """Return the replica if there is only one; it needs no health check before a call."""
         with self._lock:
             return next(iter(self._by_address.values())) if len(self._by_address) == 1 else None
 
-    def draw(self, tried: Collection[Replica[Wire]]) -> list[Replica[Wire]]:
+    def draw(self, tried: Collection[Backend[Wire]]) -> list[Backend[Wire]]:
         """Draw replicas to choose from: `PROBES` at first, then all others if none of these was healthy."""
         with self._lock:
             left = [each for each in self._by_address.values() if each not in tried]
@@ -141,15 +141,15 @@ class Replicas(Generic[Wire]):
             left.sort(key=lambda each: each.avoided_until_s > now_s)
             return left[:PROBES]
 
-    def is_known(self, replica: Replica[Wire]) -> bool:
+    def is_known(self, replica: Backend[Wire]) -> bool:
         """Whether the replica's last report is recent enough."""
         return self._clock_s() - replica.asked_s <= REPORT_S
 
-    def asks(self, replica: Replica[Wire]) -> Probe:
+    def asks(self, replica: Backend[Wire]) -> Probe:
         """Begin a probe of a replica."""
         return Probe(self._clock_s(), replica.begun)
 
-    def heard(self, replica: Replica[Wire], probe: Probe, backlog_s: float) -> None:
+    def heard(self, replica: Backend[Wire], probe: Probe, backlog_s: float) -> None:
         """Record the answer of a healthy replica."""
         with self._lock:
             if not probe.is_late:
@@ -158,12 +158,12 @@ class Replicas(Generic[Wire]):
             replica.asked_s, replica.begun_at_report = probe.asked_s, probe.begun
             replica.backlog_s = backlog_s
 
-    def refused(self, replica: Replica[Wire], probe: Probe, error: FarrankError) -> None:
+    def refused(self, replica: Backend[Wire], probe: Probe, error: FarrankError) -> None:
         """Draw a replica last for a while: it is not healthy, or cannot be reached."""
         probe.error = error
         replica.avoided_until_s = self._clock_s() + AVOIDED_S
 
-    def was_late(self, replica: Replica[Wire], probe: Probe) -> None:
+    def was_late(self, replica: Backend[Wire], probe: Probe) -> None:
         """Count a late answer, once for all calls that waited for it."""
         with self._lock:
             if probe.is_late:
@@ -173,7 +173,7 @@ class Replicas(Generic[Wire]):
             if replica.late >= LATE_PROBES:
                 replica.avoided_until_s = self._clock_s() + AVOIDED_S
 
-    def begin(self, healthy: Sequence[Replica[Wire]]) -> Replica[Wire]:
+    def begin(self, healthy: Sequence[Backend[Wire]]) -> Backend[Wire]:
         """Choose the replica with the least work, and count the call as begun there.
 
         A report does not include calls that this client began after it, so replicas with the fewest of these
@@ -188,13 +188,13 @@ class Replicas(Generic[Wire]):
             chosen.in_flight += 1
             return chosen
 
-    def end(self, replica: Replica[Wire]) -> Wire | None:
+    def end(self, replica: Backend[Wire]) -> Wire | None:
         """Count a call as ended; returns the connection of a removed replica after its last call."""
         with self._lock:
             replica.in_flight -= 1
             return replica.wire if replica.is_gone and not replica.in_flight else None
 
-    def all(self) -> list[Replica[Wire]]:
+    def all(self) -> list[Backend[Wire]]:
         """The current replicas."""
         with self._lock:
             return list(self._by_address.values())
@@ -204,7 +204,7 @@ class Round(Generic[Wire]):
     """The probes that one call waits for: the replicas to ask, the healthy ones, and the time to wait."""
 
     def __init__(
-        self, replicas: Replicas[Wire], drawn: Sequence[Replica[Wire]], until_s: float, now_s: float
+        self, replicas: Replicas[Wire], drawn: Sequence[Backend[Wire]], until_s: float, now_s: float
     ) -> None:
         self._replicas = replicas
         self.healthy = [each for each in drawn if replicas.is_known(each)]
@@ -213,7 +213,7 @@ class Round(Generic[Wire]):
         self.until_s = min(until_s, now_s + wait_s)
         self.error: tuple[str, FarrankError] | None = None
 
-    def answered(self, replica: Replica[Wire], probe: Probe, now_s: float) -> None:
+    def answered(self, replica: Backend[Wire], probe: Probe, now_s: float) -> None:
         """Record an answer; if the replica is healthy, the others are awaited only a little longer."""
         if probe.error is not None:
             self.error = (replica.address, probe.error)
@@ -222,7 +222,7 @@ class Round(Generic[Wire]):
             self.until_s = min(self.until_s, now_s + GRACE_S)
         self.healthy.append(replica)
 
-    def left(self, waiting: Iterable[tuple[Replica[Wire], Probe]]) -> None:
+    def left(self, waiting: Iterable[tuple[Backend[Wire], Probe]]) -> None:
         """Record the replicas that have not answered in time."""
         for replica, probe in waiting:
             self._replicas.was_late(replica, probe)

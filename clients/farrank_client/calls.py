@@ -58,7 +58,7 @@ class RerankOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[Response, Answer]):
+class UnaryCall(Generic[Response, Answer]):
     """One unary call: full method name, request, response type and the function that reads the response."""
 
     method: str
@@ -67,7 +67,7 @@ class Call(Generic[Response, Answer]):
     read: Callable[[Response], Answer]
 
 
-def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[pb.RerankResponse, Ranking]:
+def rerank(query: str, documents: Documents, options: RerankOptions) -> UnaryCall[pb.RerankResponse, Ranking]:
     """Rerank the caller's documents.
 
     Raises: TypeError, naming the position, for a value that is not a document.
@@ -75,18 +75,18 @@ def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[pb.
     request = pb.RerankRequest(
         query=query, documents=documents_to_pb(documents), options=_options_to_pb(options)
     )
-    return Call(f"/{SERVICE}/Rerank", request, pb.RerankResponse, Ranking.from_pb)
+    return UnaryCall(f"/{SERVICE}/Rerank", request, pb.RerankResponse, Ranking.from_pb)
 
 
 def search_and_rerank(
     query: str, index: str | None, k: int | None, options: RerankOptions
-) -> Call[pb.SearchAndRerankResponse, Ranking]:
+) -> UnaryCall[pb.SearchAndRerankResponse, Ranking]:
     """Rerank the documents that an index of the server finds."""
     request = pb.SearchAndRerankRequest(query=query, index=index, k=k, options=_options_to_pb(options))
-    return Call(f"/{SERVICE}/SearchAndRerank", request, pb.SearchAndRerankResponse, Ranking.from_pb)
+    return UnaryCall(f"/{SERVICE}/SearchAndRerank", request, pb.SearchAndRerankResponse, Ranking.from_pb)
 
 
-LIST_RANKERS = Call(
+LIST_RANKERS = UnaryCall(
     f"/{SERVICE}/ListRankers", pb.ListRankersRequest(), pb.ListRankersResponse, Catalog.from_pb
 )
 
@@ -156,9 +156,9 @@ def _read_health(response: Int32Value) -> None:
         raise Unavailable(f"the server reports the health {name}")
 
 
-def check_health(service: str) -> Call[Int32Value, None]:
+def check_health(service: str) -> UnaryCall[Int32Value, None]:
     """Make the health check of a service; reading the answer raises Unavailable unless it is SERVING."""
-    return Call("/grpc.health.v1.Health/Check", StringValue(value=service), Int32Value, _read_health)
+    return UnaryCall("/grpc.health.v1.Health/Check", StringValue(value=service), Int32Value, _read_health)
 
 
 # The empty name means the server as a whole.

@@ -9,7 +9,7 @@ import grpc
 
 from farrank_client import calls
 from farrank_client.balanced import open_async_transport, open_transport
-from farrank_client.calls import Answer, Call, Documents, RerankOptions, Response
+from farrank_client.calls import Answer, Documents, RerankOptions, Response, UnaryCall
 from farrank_client.catalog import Catalog
 from farrank_client.errors import DeadlineExceeded, FarrankError, Unavailable
 from farrank_client.ranking import Ranking
@@ -137,7 +137,7 @@ class Client(_Client[Transport]):
         self.close()
 
     def _perform(
-        self, call: Call[Response, Answer], timeout_s: float | None, retry: RetryPolicy | None = None
+        self, call: UnaryCall[Response, Answer], timeout_s: float | None, retry: RetryPolicy | None = None
     ) -> Answer:
         attempts = Attempts(retry or self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
@@ -215,7 +215,7 @@ class AsyncClient(_Client[AsyncTransport]):
         await self.close()
 
     async def _perform(
-        self, call: Call[Response, Answer], timeout_s: float | None, retry: RetryPolicy | None = None
+        self, call: UnaryCall[Response, Answer], timeout_s: float | None, retry: RetryPolicy | None = None
     ) -> Answer:
         attempts = Attempts(retry or self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:

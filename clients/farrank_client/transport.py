@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import grpc
 from google.protobuf.message import Message
 
-from farrank_client.calls import SERVICE, Call, Response
+from farrank_client.calls import SERVICE, Response, UnaryCall
 from farrank_client.destination import Destination, destination
 from farrank_client.errors import from_grpc
 
@@ -213,7 +213,7 @@ class GrpcTransport(OverGrpc):
             raise from_grpc(error) from error
         return response
 
-    def start(self, call: Call[Any, Any], *, timeout_s: float) -> Any:
+    def start(self, call: UnaryCall[Any, Any], *, timeout_s: float) -> Any:
         """Start a call; returns gRPC's future of the response."""
         method = self.method(call.method, call.request, call.response_type)
         return method.future(call.request, **self.every_call(timeout_s))
@@ -238,7 +238,7 @@ class AsyncGrpcTransport(OverGrpc):
             raise from_grpc(error) from error
         return response
 
-    def start(self, call: Call[Any, Any], *, timeout_s: float) -> Any:
+    def start(self, call: UnaryCall[Any, Any], *, timeout_s: float) -> Any:
         """Start a call; returns an awaitable of the response."""
         return self._start(call.method, call.request, call.response_type, timeout_s)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from farrank_cli.spawn import spawned_server
 from farrank_cli.terminal import Progress
-from farrank_cli.terminated import Interrupts, sigterm_interrupts
+from farrank_cli.terminated import PendingInterrupt, sigterm_interrupts
 from farrank_client import Client
 from farrank_demo.documentation_pairs import (
     PER_DOCUMENT,
@@ -47,7 +47,7 @@ from farrank_rankers.reader import Reader
 from farrank_runtimes.openvino_runtime import computes_bf16
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
-from farrank_training.training_run import Trained, train
+from farrank_training.training_run import FinishedRun, train
 from farrank_training.training_set import drawn, judged_set
 from farrank_training.validation import read_validation_set
 from farrank_trec import read_queries
@@ -112,13 +112,13 @@ def run_course(
     questions: Sequence[Question],
     index: Path,
     out: Path,
-    interrupts: Interrupts,
+    interrupts: PendingInterrupt,
 ) -> None:
     """Make pairs, train, export, serve and measure; finished trainings are not repeated."""
     files = PairFiles(out / "data")
     with _step("training pairs"):
         _write_data(course, documents, files)
-    trained: list[Trained] = []
+    trained: list[FinishedRun] = []
     for lesson in course.lessons:
         with _step(f"training {lesson.family}"):
             before = trained[-1].folder if trained else None
@@ -154,8 +154,13 @@ def _write_data(course: Course, documents: Mapping[str, str], files: PairFiles) 
 
 
 def _train(
-    course: Course, lesson: Lesson, files: PairFiles, before: Path | None, out: Path, interrupts: Interrupts
-) -> Trained:
+    course: Course,
+    lesson: Lesson,
+    files: PairFiles,
+    before: Path | None,
+    out: Path,
+    interrupts: PendingInterrupt,
+) -> FinishedRun:
     ranker = _beginner(course, lesson, before)
     known = list(read_queries(files.train))
     chosen = [known[number] for number in drawn(min(lesson.queries, len(known)), len(known), "train-demo")]

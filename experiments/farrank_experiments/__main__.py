@@ -16,7 +16,7 @@ from pathlib import Path
 from farrank_experiments.contenders import CONTENDERS
 from farrank_experiments.kept_rankers import keep_rankers
 from farrank_experiments.page import PAGE, write_page
-from farrank_experiments.plan import Plan
+from farrank_experiments.plan import ExperimentPlan
 from farrank_experiments.settings import Settings, quick
 from farrank_experiments.steps import StepFolders
 from farrank_rankers.errors import RankerError
@@ -78,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings = replace(settings, whole_seeds=given.whole_seeds)
         contenders = [CONTENDERS[name] for name in dict.fromkeys(given.rankers)]
         whole = [each for each in contenders if each.name in given.whole_rankers]
-        plan = Plan(settings, given.squad, folders, contenders, whole, lambda said: print(said, flush=True))
+        plan = ExperimentPlan(
+            settings, given.squad, folders, contenders, whole, lambda said: print(said, flush=True)
+        )
         folders.do(plan.steps(), lambda said: print(said, flush=True))
         dated = Path("docs/benchmarks", f"{datetime.now(UTC):%Y-%m-%d}-findings")
         out = given.out or (given.work / "report" if given.quick else dated)

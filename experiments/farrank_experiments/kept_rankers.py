@@ -12,7 +12,7 @@ from statistics import fmean
 
 from farrank_experiments.asking import Values, ask, by_aggregators
 from farrank_experiments.contenders import Contender
-from farrank_experiments.plan import Plan
+from farrank_experiments.plan import ExperimentPlan
 from farrank_experiments.questions import BIASED, FAR, NATURAL
 from farrank_experiments.settings import digest_of
 from farrank_rankers.files.difference import save_difference
@@ -25,7 +25,7 @@ CONDITIONS = {"Biased": BIASED, "Far": FAR, "articles": NATURAL}
 DATA = "SQuAD's questions and paragraphs (Rajpurkar et al., EMNLP 2016), CC BY-SA 4.0"
 
 
-def keep_rankers(plan: Plan, out: Path) -> Iterator[Path]:
+def keep_rankers(plan: ExperimentPlan, out: Path) -> Iterator[Path]:
     """Write the plan's finished rankers on the frozen encoder, and give their folders.
 
     If the encoder came from another ranker, they are saved as differences from that ranker. The heads on
@@ -62,7 +62,7 @@ def keep_rankers(plan: Plan, out: Path) -> Iterator[Path]:
         yield folder
 
 
-def _reached(plan: Plan, contender: Contender, folder: Path) -> Values:
+def _reached(plan: ExperimentPlan, contender: Contender, folder: Path) -> Values:
     if not contender.has_vectors:
         return plan.results()["frozen"][contender.name][FAR][SEED]
     opened = {"it": open_ranker(folder).aggregator}

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from farrank_experiments.asking import Values
 from farrank_experiments.contenders import CONTENDERS, FIRSTP
 from farrank_experiments.findings import ALPHA, MEASURES, Chance, Finding, Judge, by_place, measured
-from farrank_experiments.plan import STAGES, Plan, Track
+from farrank_experiments.plan import STAGES, ExperimentPlan, Track
 from farrank_experiments.questions import BIASED, FAR
 from farrank_experiments.settings import Settings
-from farrank_loadtest.accuracy.accuracy_report import RANDOMISATION, T_TEST, Cell, Report, Row
+from farrank_loadtest.accuracy.accuracy_report import RANDOMISATION, T_TEST, Cell, ModelRow, Report
 from farrank_loadtest.accuracy.evaluation import compare
 from farrank_loadtest.figures import COLOURS, new_figure
 from farrank_loadtest.kept_files import markdown_table, write_csv
@@ -33,7 +33,7 @@ TRACKS: Mapping[Track, str] = {
 Results = Mapping[Track, Mapping[str, Mapping[str, Sequence[Values]]]]
 
 
-def write_page(folder: Path, plan: Plan, command: Sequence[str], *, quick: bool) -> str:
+def write_page(folder: Path, plan: ExperimentPlan, command: Sequence[str], *, quick: bool) -> str:
     """Write the page, the chart and a CSV, and return the page. Raises: OSError if they cannot be written."""
     results: Results = {track: found for track, found in plan.results().items() if found}
     settings = plan.settings
@@ -57,7 +57,7 @@ def write_page(folder: Path, plan: Plan, command: Sequence[str], *, quick: bool)
     return page
 
 
-def _head(plan: Plan, command: Sequence[str], *, quick: bool) -> str:
+def _head(plan: ExperimentPlan, command: Sequence[str], *, quick: bool) -> str:
     settings = plan.settings
     versions = ", ".join(f"{name} {version}" for name, version in installed_versions(PACKAGES).items())
     facts = {
@@ -156,7 +156,7 @@ def _accuracy(found: Mapping[str, Mapping[str, Sequence[Values]]], settings: Set
     )
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[ModelRow]) -> str:
     heads = ["ranker", *MEASURES, "paper, zero-shot", "paper, fine-tuned"]
     lines = []
     for row in rows:
@@ -198,7 +198,7 @@ def _findings(findings: Sequence[Finding]) -> str:
     )
 
 
-def _times(plan: Plan) -> str:
+def _times(plan: ExperimentPlan) -> str:
     seconds = {step.name: plan.folders.seconds(step) for step in plan.steps()}
     shared = (plan.data, plan.passages, plan.vectors, plan.tokens, plan.token_answers)
     rows = [(step.title, f"{seconds[step.name]:,.0f}", "") for step in shared if step.name in seconds]

@@ -51,7 +51,7 @@ _VECTORS = "vectors.safetensors"
 _RANKER = "ranker"
 
 
-class Plan:
+class ExperimentPlan:
     """All steps of one experiment, with the folders of their results.
 
     The contenders in `whole` are also trained together with their encoder. `tell` gets the progress messages

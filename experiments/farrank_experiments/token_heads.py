@@ -20,8 +20,8 @@ from farrank_experiments.asking import Scoring
 from farrank_experiments.heads import GroupScores, redrawn
 from farrank_experiments.pairs import PairFeatures, arranged
 from farrank_experiments.questions import Arrangement, AskedQuestion
-from farrank_rankers.families.cedr import Cedr, Compared, compared, query_slots
-from farrank_rankers.features import Features, Padded, batched
+from farrank_rankers.families.cedr import Cedr, TokenSimilarities, compared, query_slots
+from farrank_rankers.features import Features, PaddedFeatures, batched
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Role
 
@@ -52,7 +52,7 @@ def similarity_scores(
         chunk_of = torch.arange(len(document)).repeat_interleave(lengths[list(document)])  # (T,)
         _, of_query, of_document = simmat.shape
         groups.append(
-            Compared(
+            TokenSimilarities(
                 simmat[None].float(),
                 torch.ones(1, of_query, dtype=torch.bool),
                 torch.ones(1, of_document, dtype=torch.bool),
@@ -65,7 +65,7 @@ def similarity_scores(
 def read_last(ranker: Ranker, last: Features) -> Features:
     """Let a ranker's encoder compute its features from the last layer. Shapes: (…, S, H) -> (…, S, F)."""
     output = SimpleNamespace(last_hidden_state=last.vectors.float())
-    return ranker.encoder.read(output, Padded(_roles(last)))
+    return ranker.encoder.read(output, PaddedFeatures(_roles(last)))
 
 
 def drawn_documents(question: AskedQuestion, kind: str, epoch: int) -> list[Arrangement]:

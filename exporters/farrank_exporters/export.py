@@ -12,7 +12,7 @@ from typing import Unpack
 from farrank_exporters.int8 import leave_out, quantize
 from farrank_exporters.optimum_exporter import AskedExporter, chosen_exporter, trace_with_optimum
 from farrank_exporters.parity import BeyondBound, measure, reference
-from farrank_exporters.texts import Texts
+from farrank_exporters.texts import SampleTexts
 from farrank_exporters.trace import OPSET, trace_ranker
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import (
@@ -20,7 +20,7 @@ from farrank_rankers.exports.export_folder import (
     MANIFEST,
     NO_ENSEMBLES,
     Export,
-    Exported,
+    ExportedRanker,
     checksums,
     source_files,
     writing_export,
@@ -28,10 +28,10 @@ from farrank_rankers.exports.export_folder import (
 from farrank_rankers.exports.manifest import (
     ExportFormat,
     ExportManifest,
+    ExportParity,
     ExportPrecision,
-    Parity,
-    Quantized,
-    Refused,
+    Quantization,
+    RefusedRuntime,
     export_name,
 )
 from farrank_rankers.files.model_files import DIFFERENCE_FILE, SPEC_FILE, lists_members, locate
@@ -101,8 +101,8 @@ def export_ranker(
     form: ExportFormat,
     precision: ExportPrecision,
     *,
-    measured: Texts,
-    calibration: Texts,
+    measured: SampleTexts,
+    calibration: SampleTexts,
     served_by: Sequence[str] | None = None,
     replace_existing: bool = False,
     allow_drift: bool = False,
@@ -137,8 +137,8 @@ def export_ranker(
     trace = trace_ranker if traced_by == "torch" else trace_with_optimum
     with writing_export(artifact, name, replace=replace_existing) as folder, ExitStack() as scratch:
         sources = checksums(source_files(artifact))
-        quantized: dict[str, Quantized] = {}
-        ways: Mapping[str, Iterator[Quantized]] = {}
+        quantized: dict[str, Quantization] = {}
+        ways: Mapping[str, Iterator[Quantization]] = {}
         if precision == "int8":
             traced = Path(scratch.enter_context(TemporaryDirectory(dir=folder)))
             graphs = trace(ranker, traced, progress=step)
@@ -165,9 +165,9 @@ def export_ranker(
         )
         expected = reference(ranker, measured, step)
 
-        def measured_with(runtime: str) -> Parity | BeyondBound:
+        def measured_with(runtime: str) -> ExportParity | BeyondBound:
             step(f"opening the export with {runtime}")
-            exported = Exported(
+            exported = ExportedRanker(
                 Export(folder, manifest), ranker.reader, ranker.version, ranker.encodings_version
             )
             opened = open_runtime(runtime, exported)
@@ -176,8 +176,8 @@ def export_ranker(
             except BeyondBound as error:
                 return error
 
-        parity: list[Parity] = []
-        refused: list[Refused] = []
+        parity: list[ExportParity] = []
+        refused: list[RefusedRuntime] = []
         drifting: list[str] = []
         for runtime in runtimes:
             found = measured_with(runtime)
@@ -188,13 +188,13 @@ def export_ranker(
                     break
                 quantized[runtime] = slower
                 found = measured_with(runtime)
-            if isinstance(found, Parity):
+            if isinstance(found, ExportParity):
                 parity.append(found)
             elif allow_drift and found.parity is not None:
                 parity.append(found.parity)
                 drifting.append(runtime)
             else:
-                refused.append(Refused(runtime, str(found), found.parity))
+                refused.append(RefusedRuntime(runtime, str(found), found.parity))
         if not parity or (refused and precision != "int8"):
             reasons = "; ".join(each.reason for each in refused)
             raise ExportError(
@@ -246,7 +246,7 @@ def runtimes_for(
     return names
 
 
-def open_runtime(name: str, exported: Exported) -> Runtime:
+def open_runtime(name: str, exported: ExportedRanker) -> Runtime:
     """Open a runtime on an export that is finished or still being written.
 
     Raises: ExportError if the runtime cannot be opened here.

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import onnx
 
 from farrank_exporters.int8_openvino import OPENVINO_FILE, OpenVinoInt8
-from farrank_exporters.texts import Texts, calibration_batches
+from farrank_exporters.texts import SampleTexts, calibration_batches
 from farrank_exporters.trace import quiet
-from farrank_rankers.exports.manifest import Graph, Quantized
+from farrank_rankers.exports.manifest import Graph, Quantization
 from farrank_rankers.reader import Reader
-from farrank_rankers.tokens import Batch
+from farrank_rankers.tokens import EncoderBatch
 
 ACTIVATIONS = frozenset(
     {"Celu", "Elu", "Erf", "Gelu", "HardSwish", "LeakyRelu", "Mish", "Relu", "Selu", "Sigmoid", "Softplus"}
@@ -116,7 +116,7 @@ def _prepared(encoder: Path, folder: Path) -> Iterator[tuple[Path, bool]]:
         yield prepared, large
 
 
-def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[Batch]) -> None:
+def quantize_tensorrt(encoder: Path, folder: Path, inputs: Sequence[EncoderBatch]) -> None:
     """Write an fp32 encoder's graph with int8 products into a folder, for TensorRT.
 
     All scales are symmetric, as TensorRT requires: one for each output channel of a weight, one for each
@@ -164,8 +164,8 @@ class Int8Encoders(NamedTuple):
     """
 
     graphs: dict[str, Graph]
-    quantized: dict[str, Quantized]
-    ways: Mapping[str, Iterator[Quantized]]
+    quantized: dict[str, Quantization]
+    ways: Mapping[str, Iterator[Quantization]]
 
 
 def quantize(
@@ -173,7 +173,7 @@ def quantize(
     traced: Path,
     folder: Path,
     reader: Reader,
-    texts: Texts,
+    texts: SampleTexts,
     runtimes: Collection[str],
 ) -> Int8Encoders:
     """Write the encoder that was traced in fp32 as int8 into a folder; the aggregator stays in fp32.
@@ -187,7 +187,7 @@ def quantize(
         quantize_tensorrt(traced / encoder.file, folder, batches)
     if "onnx" in runtimes:
         quantize_onnx(traced / encoder.file, folder)
-    ways: dict[str, Iterator[Quantized]] = {}
+    ways: dict[str, Iterator[Quantization]] = {}
     if "openvino" in runtimes:
         aggregated = folder / aggregator.file
         openvino = OpenVinoInt8(traced / encoder.file, aggregated, folder, reader, texts, batches)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from farrank_exporters.parity import MIN_TAU, Scores, TextScores, kendall_tau
-from farrank_exporters.texts import Texts
+from farrank_exporters.texts import SampleTexts
 from farrank_exporters.trace import quiet
-from farrank_rankers.exports.manifest import Quantized
+from farrank_rankers.exports.manifest import Quantization
 from farrank_rankers.reader import Reader
-from farrank_rankers.tokens import Batch
+from farrank_rankers.tokens import EncoderBatch
 from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, RunGraph
@@ -53,8 +53,8 @@ class OpenVinoInt8:
         aggregator: Path,
         folder: Path,
         reader: Reader,
-        texts: Texts,
-        inputs: Sequence[Batch],
+        texts: SampleTexts,
+        inputs: Sequence[EncoderBatch],
     ) -> None:
         """Take the encoder as traced in fp32 and the aggregator; graphs are written into `folder`.
 
@@ -66,21 +66,21 @@ class OpenVinoInt8:
         self._reader, self._inputs = reader, inputs
         some = texts.documents[:: max(1, len(texts.documents) // CHOOSING_DOCUMENTS)]
         beginnings = tuple(" ".join(text.split()[:CHOOSING_WORDS]) for text in some[:CHOOSING_DOCUMENTS])
-        self._choosing = Texts(texts.queries, beginnings)
+        self._choosing = SampleTexts(texts.queries, beginnings)
 
-    def ways(self) -> Iterator[Quantized]:
+    def ways(self) -> Iterator[Quantization]:
         """Write the fastest graph, and at each further step one that is closer to the ranker.
 
         Embeddings are never rounded: int8 does not speed up a look-up.
         """
         for alpha in ALPHAS:
             rounded = self._write(self._quantized(alpha))
-            yield Quantized("openvino", f"all products, SmoothQuant at {alpha:g}", len(rounded))
+            yield Quantization("openvino", f"all products, SmoothQuant at {alpha:g}", len(rounded))
         fastest = self._traced.with_name(f"fastest-{OPENVINO_FILE}")
         for suffix in (".xml", ".bin"):
             shutil.copyfile(self._folder / f"encoder{suffix}", fastest.with_suffix(suffix))
         kept = self._write(self._quantized(ALPHAS[0], controlled=True))
-        yield Quantized(
+        yield Quantization(
             "openvino",
             "without the products that cost rankings most",
             len(rounded),
@@ -184,7 +184,7 @@ def _opened(graph: Path, float_type: FloatType) -> OpenVinoGraph:
 class _Rankings:
     """Compares the rankings of an encoder's graphs with its rankings in fp32, on the same texts."""
 
-    def __init__(self, encoder: Path, aggregator: Path, reader: Reader, texts: Texts) -> None:
+    def __init__(self, encoder: Path, aggregator: Path, reader: Reader, texts: SampleTexts) -> None:
         self._reader, self._texts = reader, texts
         self._files = GraphFiles(encoder, aggregator, "int8", reader.max_input_tokens, reader.pad_id)
         self._aggregate = _opened(aggregator, "f32").run

@@ -18,7 +18,7 @@ from typing import Unpack
 import torch
 
 from farrank_exporters.export import Progress, artifact_of, export_ranker, versions
-from farrank_exporters.texts import Texts
+from farrank_exporters.texts import SampleTexts
 from farrank_rankers.errors import ExportError, RankerError
 from farrank_rankers.exports.export_folder import EXPORTS, Export, cache_folder, checksum, find_exports
 from farrank_rankers.exports.manifest import ExportPrecision
@@ -33,7 +33,7 @@ _FILES = ("*.json", "*/*.json", "*.jinja", "*/*.jinja", "*.safetensors", "*/*.sa
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ExportChoice:
     """A ranker's fastest export that keeps its bound, or the reasons why there is none.
 
     `source` is where to open the ranker: with an export the cached artifact, which has no weights.
@@ -68,13 +68,13 @@ def faster_than_torch() -> list[Form]:
 def kept_export(
     source: str,
     forms: Sequence[Form],
-    texts: tuple[Texts, Texts],
+    texts: tuple[SampleTexts, SampleTexts],
     *,
     folder: Path | None = None,
     progress: Progress = lambda text, done, total: None,
     waiting: Callable[[], None] = lambda: None,
     **overrides: Unpack[Overrides],
-) -> Kept:
+) -> ExportChoice:
     """Find a ranker's export in the cache, or make the first of `forms` that keeps its bound.
 
     `texts` measure and calibrate it. A form that was refused is not tried again; a damaged export is made
@@ -96,7 +96,7 @@ def kept_export(
                 _make(source, place, forms, texts, progress, overrides)
                 found = find_exports(place), _read_refused(place)
     exports, refused = found
-    return Kept(str(place) if exports else source, exports[0] if exports else None, refused)
+    return ExportChoice(str(place) if exports else source, exports[0] if exports else None, refused)
 
 
 def _read(place: Path) -> tuple[list[Export], dict[str, str]] | None:
@@ -121,7 +121,7 @@ def _make(
     source: str,
     place: Path,
     forms: Sequence[Form],
-    texts: tuple[Texts, Texts],
+    texts: tuple[SampleTexts, SampleTexts],
     progress: Progress,
     overrides: Overrides,
 ) -> None:

@@ -23,7 +23,7 @@ from farrank_exporters.optimum_exporter import (
 from farrank_exporters.parity import reference
 from farrank_exporters.plain_graph import why_not_plain
 from farrank_exporters.published import keep, measure_files
-from farrank_exporters.texts import Texts
+from farrank_exporters.texts import SampleTexts
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import Exporter, ExportPrecision
 from farrank_rankers.exports.published_files import PublishedFile
@@ -56,7 +56,7 @@ def export_layout(
     source: str,
     out: Path | None,
     precision: PlainPrecision,
-    texts: Texts,
+    texts: SampleTexts,
     *,
     exporter: AskedExporter = "auto",
     level: Level | None = None,

@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from farrank_exporters.texts import Texts
+from farrank_exporters.texts import SampleTexts
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.manifest import ExportPrecision, Parity
+from farrank_rankers.exports.manifest import ExportParity, ExportPrecision
 from farrank_rankers.family import family_named
 from farrank_rankers.features import Features, stacked
 from farrank_rankers.ranker import Ranker
@@ -61,13 +61,13 @@ class Bound:
     measure: Literal["max_difference", "kendall_tau"]
     limit: float
 
-    def holds(self, parity: Parity) -> bool:
+    def holds(self, parity: ExportParity) -> bool:
         """Tell whether a report is within the bound; NaN never is."""
         if self.measure == "max_difference":
             return parity.max_difference <= self.limit
         return parity.kendall_tau >= self.limit
 
-    def within_reach(self, parity: Parity, queries: int) -> bool:
+    def within_reach(self, parity: ExportParity, queries: int) -> bool:
         """Tell after some of the queries whether the bound can still hold after all of them."""
         if self.measure == "max_difference":
             return self.holds(parity)
@@ -170,12 +170,12 @@ TOP = 10
 class BeyondBound(ExportError):
     """A runtime's scores are beyond their bound; `parity` is None if a score is not a number."""
 
-    def __init__(self, reason: str, parity: Parity | None = None) -> None:
+    def __init__(self, reason: str, parity: ExportParity | None = None) -> None:
         super().__init__(reason)
         self.parity = parity
 
 
-def reference(ranker: Ranker, texts: Texts, progress: Callable[[str], None]) -> list[Scores]:
+def reference(ranker: Ranker, texts: SampleTexts, progress: Callable[[str], None]) -> list[Scores]:
     """Score the texts with the ranker itself, each document alone. Shapes: -> (D,) for each query.
 
     Raises: ExportError if a score is not a number.
@@ -202,13 +202,13 @@ def reference(ranker: Ranker, texts: Texts, progress: Callable[[str], None]) -> 
 def measure(
     ranker: Ranker,
     runtime: Runtime,
-    texts: Texts,
+    texts: SampleTexts,
     expected: Sequence[Scores],
     precision: ExportPrecision,
     progress: Callable[[str], None],
     *,
     to_the_end: bool = False,
-) -> Parity:
+) -> ExportParity:
     """Score the texts with a runtime and compare the scores with the precision's bound.
 
     Scoring stops once the bound is out of reach, unless `to_the_end`.
@@ -235,7 +235,7 @@ def measure(
 
 def _compare(
     expected: Sequence[Scores], found: Sequence[Scores], capabilities: Capabilities, bound: Bound
-) -> Parity:
+) -> ExportParity:
     """Compare scores, query by query.
 
     Shapes: (D,) for each query, in both.
@@ -250,7 +250,7 @@ def _compare(
             )
     pairs = list(zip(expected, found, strict=True))
     differences = np.concatenate([np.abs(first - second) for first, second in pairs])
-    return Parity(
+    return ExportParity(
         runtime=capabilities.runtime,
         device=capabilities.device,
         computed_in=capabilities.precision,

@@ -21,7 +21,7 @@ from farrank_rankers.exports.manifest import Graph
 from farrank_rankers.families.biencoder import TextEncoder, pooled
 from farrank_rankers.families.cross_encoder import LogitEncoder, relevance
 from farrank_rankers.family import BiEncoderOptions
-from farrank_rankers.features import Padded
+from farrank_rankers.features import PaddedFeatures
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Role
 from farrank_runtimes.published_runtime import OWN_ATTENTION
@@ -104,7 +104,7 @@ class _Behind(nn.Module):
     def forward(self, output: Tensor, its_roles: Tensor) -> Tensor:
         """Shapes: logits (P, labels) or token vectors (P, L, H), roles (P, L) -> (P, F)."""
         if isinstance(self.options, BiEncoderOptions):
-            return pooled(output, Padded(its_roles), self.options).vectors
+            return pooled(output, PaddedFeatures(its_roles), self.options).vectors
         return relevance(output).vectors.clone()
 
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from farrank_exporters.parity import BeyondBound, Scores, measure, reference
-from farrank_exporters.texts import Texts
+from farrank_exporters.texts import SampleTexts
 from farrank_rankers.errors import ExportError, RankerError
-from farrank_rankers.exports.manifest import Parity
+from farrank_rankers.exports.manifest import ExportParity
 from farrank_rankers.exports.published_files import PublishedFile, find_published, processor_instructions
 from farrank_rankers.exports.published_parity import MeasuredFile, read_measured, write_measured
 from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_runtimes.choose import Published
+from farrank_runtimes.choose import PublishedGraphs
 from farrank_runtimes.published_runtime import OpenedPublished, open_published, open_published_runtime
 from farrank_runtimes.runtime import DeviceAbsent, Placement, PrecisionAbsent, RuntimeAbsent
 from farrank_runtimes.runtime_table import check_here, fastest_first
@@ -29,7 +29,7 @@ class Measurement:
 
 
 def measure_published(
-    source: str, texts: Texts, progress: Callable[[str], None] = lambda text: None
+    source: str, texts: SampleTexts, progress: Callable[[str], None] = lambda text: None
 ) -> Measurement:
     """Score texts with the weights in torch and fp32, then with every published graph that this CPU can run.
 
@@ -56,7 +56,7 @@ def measure_files(
     files: Sequence[PublishedFile],
     source: str,
     ranker: Ranker,
-    texts: Texts,
+    texts: SampleTexts,
     expected: Sequence[Scores],
     progress: Callable[[str], None],
 ) -> tuple[list[MeasuredFile], dict[str, str]]:
@@ -72,7 +72,7 @@ def measure_files(
         for each in files
         if each.instructions not in (None, *here)
     }
-    able = Published([each for each in files if str(each) not in skipped])
+    able = PublishedGraphs([each for each in files if str(each) not in skipped])
     opened: dict[str, OpenedPublished] = {}
     for runtime, precision in fastest_first("cpu"):
         for file in able.serving(runtime, precision):
@@ -85,7 +85,7 @@ def measure_files(
                 skipped[f"{file} with {runtime} in {precision}"] = str(error)
                 continue
             try:
-                parity: Parity | None = measure(
+                parity: ExportParity | None = measure(
                     ranker,
                     loaded,
                     texts,

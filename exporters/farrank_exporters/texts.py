@@ -7,7 +7,7 @@ from pathlib import Path
 
 from farrank_rankers.errors import ExportError
 from farrank_rankers.reader import Reader
-from farrank_rankers.tokens import Batch, EncoderInput, collate
+from farrank_rankers.tokens import EncoderBatch, EncoderInput, collate
 from farrank_trec.errors import InputError
 from farrank_trec.lines import json_object, named_string, numbered_lines
 
@@ -20,7 +20,7 @@ MIN_TEXTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class SampleTexts:
     """Documents, and queries that are each a few words of one document."""
 
     queries: tuple[str, ...]
@@ -47,7 +47,7 @@ def read_texts(path: Path) -> list[str]:
         raise ExportError(str(error)) from error
 
 
-def divide(texts: Iterable[str], origin: str) -> tuple[Texts, Texts]:
+def divide(texts: Iterable[str], origin: str) -> tuple[SampleTexts, SampleTexts]:
     """Divide documents into a set to measure with and one to calibrate with, both of all lengths.
 
     Raises: ExportError naming `origin` if there are too few.
@@ -64,8 +64,8 @@ def divide(texts: Iterable[str], origin: str) -> tuple[Texts, Texts]:
     return _texts(_spread(measured, DOCUMENTS)), _texts(calibration)
 
 
-def _texts(documents: Sequence[str]) -> Texts:
-    return Texts(tuple(map(_query, _spread(documents, QUERIES))), tuple(documents))
+def _texts(documents: Sequence[str]) -> SampleTexts:
+    return SampleTexts(tuple(map(_query, _spread(documents, QUERIES))), tuple(documents))
 
 
 def _query(document: str) -> str:
@@ -90,7 +90,7 @@ QUERY_EVERY = 4
 
 def calibration_batches(
     reader: Reader, queries: Sequence[str], texts: Sequence[str], count: int = CALIBRATION_INPUTS
-) -> list[Batch]:
+) -> list[EncoderBatch]:
     """Frame beginnings of chunks, from a few tokens to whole windows, as the ranker's reader frames chunks.
 
     A batch has one input, so that no padding is calibrated. The same texts give the same batches.

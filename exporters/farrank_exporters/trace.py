@@ -29,7 +29,7 @@ ENCODER_OUTPUTS = ("vectors", "token_roles")
 AGGREGATOR_OUTPUTS = ("scores", "chunk_scores")
 
 
-class EncoderGraph(nn.Module):
+class TraceableEncoder(nn.Module):
     """An encoder that returns its features as a tuple, with `vectors` in fp32 in any precision."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -75,7 +75,7 @@ TEXT = (
 
 
 def encoder_example(ranker: Ranker) -> dict[str, Tensor]:
-    """Give two framed chunks by input name. Shapes: see `EncoderGraph.forward`; P is 2."""
+    """Give two framed chunks by input name. Shapes: see `TraceableEncoder.forward`; P is 2."""
     inputs = _chunk_inputs(ranker, QUERIES[0], 2)
     return dict(zip(ENCODER_INPUTS, ranker.tensors(inputs), strict=True))
 
@@ -139,7 +139,7 @@ def trace_ranker(
 def trace_encoder(ranker: Ranker, folder: Path, *, half: bool = False) -> Graph:
     """Trace a ranker's encoder into `encoder.onnx`, like `trace_ranker`."""
     ranker.eval()
-    graph = EncoderGraph(copy.deepcopy(ranker.encoder).half() if half else ranker.encoder)
+    graph = TraceableEncoder(copy.deepcopy(ranker.encoder).half() if half else ranker.encoder)
     has_roles = _encode(ranker, _chunk_inputs(ranker, QUERIES[0], 1))[0].roles is not None
     outputs = ENCODER_OUTPUTS if has_roles else ENCODER_OUTPUTS[:1]
     with dense_attention(graph.encoder.backbone), graph.encoder.without_unread():

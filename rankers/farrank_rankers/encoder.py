@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.backbones.build_backbone import build_backbone
 from farrank_rankers.backbones.forms import forms_of, last_layer_for_first_tokens
-from farrank_rankers.features import Features, Layout, Padded
+from farrank_rankers.features import Features, Layout, PaddedFeatures
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
@@ -79,7 +79,7 @@ class Encoder(nn.Module):
     def forward(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
         """Shapes: (P, L) each -> (P, …)."""
         output = self.run(input_ids, roles, token_type_ids, hidden_states=self.keeps_hidden_states)
-        return self.read(output, Padded(roles))
+        return self.read(output, PaddedFeatures(roles))
 
     def infer(self, input_ids: Tensor, roles: Tensor, token_type_ids: Tensor) -> Features:
         """Compute as `forward` does, without tokens that nothing reads; for one thread at a time.

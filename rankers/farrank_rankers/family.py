@@ -310,7 +310,7 @@ FAMILIES: Mapping[str, Family] = {
         ParadePretrOptions, _VECTORS, ".parade_transformer:ParadeTransfPretr"
     ),
     "parade-transf-pretr-q": _TRANSFORMER(
-        ParadeQueryOptions, ".parade_transformer:QueryEncoder", ".parade_transformer:ParadeTransfQuery"
+        ParadeQueryOptions, ".parade_transformer:PairEncoder", ".parade_transformer:ParadeTransfQuery"
     ),
     "parade-transf-pretr-lateir": Family(
         "dual",

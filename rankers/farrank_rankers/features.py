@@ -135,7 +135,7 @@ class Layout(Protocol):
         ...
 
 
-class Padded:
+class PaddedFeatures:
     """A row for each input, padded on the right. Shapes: roles (P, L), values (P, L, F…)."""
 
     def __init__(self, roles: Tensor) -> None:

@@ -4,7 +4,7 @@ from farrank_rankers.backbones.forms import packed_backbone
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SourceError
 from farrank_rankers.features import Features
-from farrank_rankers.packed.packed_backbone import Compile, Reading, as_written
+from farrank_rankers.packed.packed_backbone import Compile, PackedArguments, as_written
 from farrank_rankers.packed.pattern import Attention
 from farrank_rankers.packed.stream import TokenStream
 
@@ -38,7 +38,7 @@ class PackedEncoder:
         """
         encoder = self._encoder
         lengths = stream.bounds.offsets.diff().index_select(0, stream.inputs)  # (T,)
-        given = Reading(
+        given = PackedArguments(
             stream,
             encoder.stepped(stream.places, lengths) + encoder.facts.first_position,
             self._attention,

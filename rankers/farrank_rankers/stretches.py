@@ -96,7 +96,7 @@ def joined(parts: list[Tokens]) -> Tokens:
     return Tokens(*(np.concatenate([NOTHING.ids, *columns.pop(0)]) for _ in range(3)))
 
 
-class Encoded(NamedTuple):
+class TokenizedWindow(NamedTuple):
     """A tokenizer's result for a window; `word(token)` is a token's word number in the pre-tokenizer."""
 
     tokens: Tokens
@@ -112,7 +112,7 @@ class Place(NamedTuple):
 
 # Tokenizes the text between two places, in one of several ways: 0 is for the text's beginning or after a
 # place that is safe to cut; others begin in the middle of a word or of the text.
-Encode = Callable[[int, int, int], Encoded]
+Encode = Callable[[int, int, int], TokenizedWindow]
 
 # Finds the first place in a range where the text may be cut.
 FindCut = Callable[[int, int], int | None]
@@ -128,7 +128,7 @@ class _Window:
     way: int
     start: int
     place: Place
-    encoded: Encoded
+    encoded: TokenizedWindow
     first: int = 0
     begun: int | None = None
 

@@ -14,7 +14,7 @@ from tokenizers import Encoding, Tokenizer
 from farrank_rankers.errors import ReadingStopped, SourceError
 from farrank_rankers.json_values import TOO_DEEP, read_json, read_text
 from farrank_rankers.pieces import cut_pattern, find_cut, next_piece, reading_on
-from farrank_rankers.stretches import WINDOW, Encoded, Stretch, Tokens, joined
+from farrank_rankers.stretches import WINDOW, Stretch, TokenizedWindow, Tokens, joined
 from farrank_rankers.tokens import EncoderInput, IntArray, Role, TokenizedText
 
 # Token types and normalization follow the release of transformers that saved the tokenizer, not the installed
@@ -397,13 +397,13 @@ class TextTokenizer:
             length=len(text),
         ).read(start)
 
-    def _window(self, text: str, way: int, start: int, end: int) -> Encoded:
+    def _window(self, text: str, way: int, start: int, end: int) -> TokenizedWindow:
         """Tokenize a part of a text as a `stretches.Encode`; way 2 inserts nothing before the first word."""
         before = self._before if start and way == 0 else 0
         tokenizer = self._inside if way == 2 and self._inside is not None else self.tokenizer
         letter = "a" if before else ""
         encoding = self._encode(tokenizer, letter + text[start:end], with_offsets=True)
-        return Encoded(
+        return TokenizedWindow(
             Tokens.of(encoding, start - len(letter), before),
             lambda token: encoding.token_to_word(token + before),
         )

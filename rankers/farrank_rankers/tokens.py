@@ -82,7 +82,7 @@ class EncoderInput:
 LongArray = NDArray[np.int64]
 
 
-class Batch(NamedTuple):
+class EncoderBatch(NamedTuple):
     """The arguments of an encoder, in the order of its parameters.
 
     Shapes: each (P, L) int64; roles are those of `tokens.Role`.
@@ -93,7 +93,7 @@ class Batch(NamedTuple):
     token_type_ids: LongArray
 
 
-def collate(inputs: Sequence[EncoderInput], pad_id: int, *, step: int = 1, at_most: int = 0) -> Batch:
+def collate(inputs: Sequence[EncoderInput], pad_id: int, *, step: int = 1, at_most: int = 0) -> EncoderBatch:
     """Pad inputs on the right to the longest, and to a multiple of `step` if that is at most `at_most`.
 
     Raises: ValueError if there is no input.
@@ -102,7 +102,7 @@ def collate(inputs: Sequence[EncoderInput], pad_id: int, *, step: int = 1, at_mo
         raise ValueError("inputs is empty; a batch needs at least 1")
     longest = max(item.tokens for item in inputs)
     shape = (len(inputs), max(longest, min(-(-longest // step) * step, at_most)))
-    batch = Batch(*(np.full(shape, filler, dtype=np.int64) for filler in (pad_id, Role.PADDING, 0)))
+    batch = EncoderBatch(*(np.full(shape, filler, dtype=np.int64) for filler in (pad_id, Role.PADDING, 0)))
     for row, item in enumerate(inputs):
         batch.input_ids[row, : item.tokens] = item.input_ids
         batch.roles[row, : item.tokens] = item.roles

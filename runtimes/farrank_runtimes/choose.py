@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 from farrank_rankers.errors import ExportError, SpecError
 from farrank_rankers.exports.export_folder import Export, find_exports, open_exported
-from farrank_rankers.exports.manifest import Parity
+from farrank_rankers.exports.manifest import ExportParity
 from farrank_rankers.exports.published_files import (
     PublishedFile,
     find_published,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RuntimeCandidate:
     """A runtime and the export that it would serve, Farrank's or a published one.
 
     torch has no export, because it runs the ranker itself. `by_report`: a published graph is tried this early
@@ -55,7 +55,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedGraphs:
     """A model's published graphs, the preferred first, and their measurements.
 
     `named`: the configuration names the only one. `weights`: the model's own weights may serve, too. `opened`
@@ -96,7 +96,7 @@ def _served_in(file: PublishedFile, runtime: str, precision: Precision, named: b
     return precision == "int8" if file.precision == "int8" else precision in ("fp32", "bf16")
 
 
-NOTHING_PUBLISHED = Published()
+NOTHING_PUBLISHED = PublishedGraphs()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +115,7 @@ class ServableRanker:
     evidence: EvidenceKind
     runtime: Runtime
     reason: str
-    parity: Parity | None = None
+    parity: ExportParity | None = None
 
 
 def open_ranker_runtime(
@@ -194,19 +194,21 @@ class _ChangedSinceMeasured(Exception):
     """The report that selected a published graph is of another file."""
 
 
-def _published(files: ModelFiles, export_file: str | None) -> Published:
+def _published(files: ModelFiles, export_file: str | None) -> PublishedGraphs:
     """Find a model's published graphs: the named one, or those for this processor."""
     if export_file is not None:
-        return Published((named_published(files, export_file),), read_measured(files.folder), True, False)
+        return PublishedGraphs(
+            (named_published(files, export_file),), read_measured(files.folder), True, False
+        )
     here = processor_instructions()
     found = [each for each in find_published(files) if each.instructions in (None, *here)]
     if not found:
         return NOTHING_PUBLISHED
     weights = any(not is_pointer(path) for path in files.transformer.glob("*.safetensors"))
-    return Published(found, read_measured(files.folder), weights=weights)
+    return PublishedGraphs(found, read_measured(files.folder), weights=weights)
 
 
-def _as_it_is(published: Published, source: str, overrides: Overrides) -> Published:
+def _as_it_is(published: PublishedGraphs, source: str, overrides: Overrides) -> PublishedGraphs:
     """Read the named graph: its real precision counts, not that of its name.
 
     Raises: as `open_published`.
@@ -224,8 +226,8 @@ def candidates(
     exports: Sequence[Export],
     runtime: str,
     precision: Precision | None,
-    published: Published = NOTHING_PUBLISHED,
-) -> Iterator[Candidate]:
+    published: PublishedGraphs = NOTHING_PUBLISHED,
+) -> Iterator[RuntimeCandidate]:
     """List the candidates for a ranker on a type of device, the fastest first.
 
     Published graphs come last, unless they or their precision are configured, their precision is exact, or
@@ -233,32 +235,32 @@ def candidates(
     than fp16.
     """
     exact = ("fp32", "fp16") if device == "cuda" else ("fp32",)
-    untrusted: list[Candidate] = []
+    untrusted: list[RuntimeCandidate] = []
     for name, each in fastest_first(device):
         if runtime not in (AUTO, name) or precision not in (None, each):
             continue
         if RUNTIMES[name].reads is None and published.weights:
-            yield Candidate(name, each)
+            yield RuntimeCandidate(name, each)
         for export in exports:
             if export.manifest.precision == each and name in export.manifest.runtimes:
-                yield Candidate(name, each, export)
+                yield RuntimeCandidate(name, each, export)
         for file in published.serving(name, each):
             if precision is not None or each in exact:
-                yield Candidate(name, each, file)
+                yield RuntimeCandidate(name, each, file)
             elif published.was_close(file, name, each):
-                yield Candidate(name, each, file, by_report=True)
+                yield RuntimeCandidate(name, each, file, by_report=True)
             else:
-                untrusted.append(Candidate(name, each, file))
+                untrusted.append(RuntimeCandidate(name, each, file))
     yield from untrusted
 
 
 def _open(
-    candidate: Candidate,
+    candidate: RuntimeCandidate,
     source: str,
     overrides: Overrides,
     placement: Placement,
     reason: str,
-    published: Published,
+    published: PublishedGraphs,
 ) -> ServableRanker:
     if isinstance(candidate.export, PublishedFile):
         return _open_published(candidate, candidate.export, source, overrides, placement, reason, published)
@@ -280,13 +282,13 @@ def _open(
 
 
 def _open_published(
-    candidate: Candidate,
+    candidate: RuntimeCandidate,
     file: PublishedFile,
     source: str,
     overrides: Overrides,
     placement: Placement,
     reason: str,
-    published: Published,
+    published: PublishedGraphs,
 ) -> ServableRanker:
     from farrank_runtimes.published_runtime import open_published, open_published_runtime
 
@@ -335,7 +337,7 @@ _SAID = {
 }
 
 
-def _reason(candidate: Candidate, is_named: bool, unusable: Sequence[str]) -> str:
+def _reason(candidate: RuntimeCandidate, is_named: bool, unusable: Sequence[str]) -> str:
     """Write the reason for a candidate in a line."""
     if is_named:
         reason, better = f"{candidate}, as configured", "preferred"
@@ -350,7 +352,7 @@ def _nothing_to_serve(
     exports: Sequence[Export],
     runtime: str,
     precision: Precision | None,
-    published: Published,
+    published: PublishedGraphs,
 ) -> RuntimeAbsent | PrecisionAbsent:
     """Write the error with the missing part and the remedy."""
     served = {each for name, each in fastest_first(device) if runtime in (AUTO, name)}

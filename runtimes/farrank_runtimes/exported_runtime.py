@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from farrank_rankers.features import Features
-from farrank_rankers.tokens import Batch, EncoderInput, collate
+from farrank_rankers.tokens import EncoderBatch, EncoderInput, collate
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.document_groups import GroupLimit
 from farrank_runtimes.graph_files import BeginGraph, BegunGraph, EncoderGraph, GraphFiles, RunGraph
 from farrank_runtimes.loaded_runtime import Encode, LoadedRuntime
-from farrank_runtimes.runtime import Encoded
+from farrank_runtimes.runtime import CompletedBatch
 
 # A graph has no loop: all its values for a group of documents are in memory at once. For this number of
 # positions, Neural Model 1 needs 380 MB, and late interaction of width 384 needs 350 MB.
@@ -42,14 +42,14 @@ class ExportedRuntime(LoadedRuntime):
         )
 
 
-Pad = Callable[[Sequence[EncoderInput]], Batch]
+Pad = Callable[[Sequence[EncoderInput]], EncoderBatch]
 
 
-def _encode(run: RunGraph, pad: Pad, inputs: Sequence[EncoderInput]) -> Encoded:
+def _encode(run: RunGraph, pad: Pad, inputs: Sequence[EncoderInput]) -> CompletedBatch:
     batch = pad(inputs)
     started_s = time.perf_counter()
     features = _features(run(_named(batch)))
-    return Encoded(features.rows(), time.perf_counter() - started_s)
+    return CompletedBatch(features.rows(), time.perf_counter() - started_s)
 
 
 def _begin(begin: BeginGraph, pad: Pad, step: int, inputs: Sequence[EncoderInput]) -> "EncodingInParts":
@@ -98,7 +98,7 @@ class EncodingInParts:
         return self.begun.device_s()
 
 
-def _named(batch: Batch) -> dict[str, Tensor]:
+def _named(batch: EncoderBatch) -> dict[str, Tensor]:
     """Shapes: (P, L) each."""
     return {name: torch.from_numpy(array) for name, array in batch._asdict().items()}
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from farrank_rankers.exports.export_folder import Exported
+from farrank_rankers.exports.export_folder import ExportedRanker
 from farrank_rankers.family import Aggregation
 from farrank_runtimes.runtime import Capabilities, Precision
 
@@ -30,7 +30,7 @@ class GraphFiles:
     similarity: Aggregation | None = None
 
     @classmethod
-    def of(cls, exported: Exported, runtime: str) -> "GraphFiles":
+    def of(cls, exported: ExportedRanker, runtime: str) -> "GraphFiles":
         """Get a runtime's files from an opened export."""
         export, reader = exported.export, exported.reader
         return cls(

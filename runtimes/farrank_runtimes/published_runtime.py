@@ -18,7 +18,7 @@ from farrank_rankers.exports.published_files import PublishedFile, processor_ins
 from farrank_rankers.families.biencoder import SimilarityAggregator, check_truncation, finished, pooled
 from farrank_rankers.families.cross_encoder import LogitAggregator, relevance
 from farrank_rankers.family import BiEncoderOptions, EvidenceKind
-from farrank_rankers.features import Features, Padded
+from farrank_rankers.features import Features, PaddedFeatures
 from farrank_rankers.files.open import Overrides, reader_and_files
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import content_version, encodings_version
@@ -275,7 +275,7 @@ def _reading(opened: OpenedPublished) -> Reading:
         return lambda logits, roles: relevance(logits.float())
     if opened.output == "sentence_embedding":
         return lambda vectors, roles: finished(vectors, options)
-    return lambda hidden, roles: pooled(hidden, Padded(roles), options)
+    return lambda hidden, roles: pooled(hidden, PaddedFeatures(roles), options)
 
 
 def _encoder(loaded: EncoderGraph, read: Reading, first_position: int) -> EncoderGraph:

@@ -119,7 +119,7 @@ class Encoding(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
+class CompletedBatch:
     """A batch that was already done when `encode` returned."""
 
     features: "list[Features]"

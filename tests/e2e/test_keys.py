@@ -14,7 +14,7 @@ import pytest
 
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import AccessDenied, Client, ResourceExhausted, RetryPolicy
-from farrank_loadtest.targets import Document, TargetError
+from farrank_loadtest.targets import CandidateDocument, TargetError
 from farrank_loadtest.targets.address import open_target
 from farrank_server.access.key_file import END_MARK, add_key, revoke_key
 
@@ -109,9 +109,9 @@ async def test_keys_of_a_running_server(
             try:
                 if key is None:
                     with pytest.raises(TargetError, match=r"UNAUTHENTICATED|401"):
-                        await target.rerank("river", [Document("a", "a river")], timeout_s=30)
+                        await target.rerank("river", [CandidateDocument("a", "a river")], timeout_s=30)
                 else:
-                    assert await target.rerank("river", [Document("a", "a river")], timeout_s=30)
+                    assert await target.rerank("river", [CandidateDocument("a", "a river")], timeout_s=30)
             finally:
                 await target.close()
     assert status_of(f"{server.http_url}/health") == 200

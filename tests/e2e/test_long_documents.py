@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from farrank_bench.large_requests import Memory
+from farrank_bench.large_requests import ProcessMemory
 from farrank_cli.main import main
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import Client, Ranking
@@ -91,7 +91,7 @@ def read_to_the_end(ranking: Ranking, length: int) -> float:
 def test_a_text_and_its_stored_vectors_are_read_to_the_end_and_score_alike(
     server: SpawnedServer, long_text: str
 ) -> None:
-    memory = Memory(server.process.pid)
+    memory = ProcessMemory(server.process.pid)
     with Client(server.address) as client, Checks(server.address, []) as checks:
         memory.begin()
         stored = client.search_and_rerank(QUERY, return_chunk_scores=True, timeout_s=240)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from farrank_experiments.__main__ import main
 from farrank_experiments.contenders import CONTENDERS
 from farrank_experiments.kept_rankers import keep_rankers
-from farrank_experiments.plan import Plan
+from farrank_experiments.plan import ExperimentPlan
 from farrank_experiments.settings import quick
 from farrank_experiments.steps import StepFolders
 from farrank_rankers.files.open import open_ranker
@@ -30,7 +30,7 @@ def test_rankers_are_written_as_differences(tiny_backbone: Path, tmp_path: Path)
     settings = replace(quick(str(base)), pretrained=True, seeds=1, whole_seeds=0, position_questions=1)
     contenders = [CONTENDERS[name] for name in ("firstp", "avgp", "parade-attn", "neural-model1")]
     squad = write_articles(tmp_path)
-    plan = Plan(settings, squad, StepFolders(tmp_path / "work"), contenders, [], lambda said: None)
+    plan = ExperimentPlan(settings, squad, StepFolders(tmp_path / "work"), contenders, [], lambda said: None)
     plan.folders.do(plan.steps(), lambda said: None)
 
     folders = list(keep_rankers(plan, tmp_path / "out"))
@@ -51,7 +51,7 @@ def test_rankers_are_written_as_differences(tiny_backbone: Path, tmp_path: Path)
     # Other heads on the encoder of one of these.
     taken = replace(settings, encoder=str(folders[0]))
     some = [contenders[0], contenders[-1]]  # one over vectors, one over tokens
-    again = Plan(taken, squad, StepFolders(tmp_path / "again"), some, [], lambda said: None)
+    again = ExperimentPlan(taken, squad, StepFolders(tmp_path / "again"), some, [], lambda said: None)
     again.folders.do(again.steps(), lambda said: None)
     for folder in keep_rankers(again, tmp_path / "heads"):
         weights = load_file(folder / "difference.safetensors")

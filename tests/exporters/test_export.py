@@ -14,8 +14,8 @@ import farrank_exporters.trace
 from farrank_exporters.export import export_ranker, open_runtime
 from farrank_exporters.parity import BeyondBound, TextScores, measure
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.export_folder import Export, Exported, open_exported
-from farrank_rankers.exports.manifest import Parity
+from farrank_rankers.exports.export_folder import Export, ExportedRanker, open_exported
+from farrank_rankers.exports.manifest import ExportParity
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes import onnx_runtime
 from farrank_runtimes.graph_files import GraphFiles
@@ -128,7 +128,7 @@ def beyond(monkeypatch: pytest.MonkeyPatch, any_tau: None) -> set[str]:
     """Let these runtimes' scores count as beyond their bound."""
     names: set[str] = set()
 
-    def measured(*arguments: Any, **named: Any) -> Parity:
+    def measured(*arguments: Any, **named: Any) -> ExportParity:
         parity = measure(*arguments, **named)
         if parity.runtime in names:
             raise BeyondBound(f"with {parity.runtime} the bound is not held", parity)
@@ -252,7 +252,7 @@ def test_tensorrts_graphs_are_measured_and_kept(
 ) -> None:
     """ONNX Runtime on the CPU takes TensorRT's place, because it reads the same graphs."""
 
-    def on_the_cpu(name: str, exported: Exported) -> Runtime:
+    def on_the_cpu(name: str, exported: ExportedRanker) -> Runtime:
         return onnx_runtime.open_graphs(GraphFiles.of(exported, name), Placement("cpu", 1))
 
     monkeypatch.setattr(farrank_exporters.export, "runtimes_for", lambda *_: ("tensorrt",))

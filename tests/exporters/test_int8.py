@@ -15,12 +15,12 @@ from transformers.activations import ACT2FN
 
 from farrank_exporters.int8 import nodes_apart, quantize_onnx
 from farrank_exporters.int8_openvino import OpenVinoInt8
-from farrank_exporters.texts import Texts, calibration_batches
+from farrank_exporters.texts import SampleTexts, calibration_batches
 from farrank_exporters.trace import trace_encoder
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokens import Batch, EncoderInput, Role
+from farrank_rankers.tokens import EncoderBatch, EncoderInput, Role
 from farrank_runtimes import onnx_runtime, openvino_runtime
 from farrank_runtimes.graph_files import GraphFiles
 from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
@@ -43,7 +43,7 @@ def ranker(traced_rankers: dict[str, TracedRanker]) -> Ranker:
 
 
 @pytest.fixture(scope="module")
-def batches(ranker: Ranker) -> list[Batch]:
+def batches(ranker: Ranker) -> list[EncoderBatch]:
     return calibration_batches(ranker.reader, QUERIES, TEXTS, 12)
 
 
@@ -52,7 +52,7 @@ def traced(traced_rankers: dict[str, TracedRanker]) -> Path:
     return traced_rankers["biencoder"].folder
 
 
-def encoded(runtime: Runtime, batches: Sequence[Batch]) -> Any:
+def encoded(runtime: Runtime, batches: Sequence[EncoderBatch]) -> Any:
     inputs = [EncoderInput(*(array[0].astype(np.int32) for array in batch)) for batch in batches]
     return np.stack([runtime.encode([each]).rows()[0].vectors.numpy() for each in inputs])
 
@@ -134,26 +134,26 @@ def test_large_weights_keep_their_own_file(traced: Path, tmp_path: Path) -> None
     open_session(graph, {"cpu": {}}, threads=1)
 
 
-def test_in_onnx_companions_change_nothing(traced: Path, tmp_path: Path, batches: list[Batch]) -> None:
+def test_in_onnx_companions_change_nothing(traced: Path, tmp_path: Path, batches: list[EncoderBatch]) -> None:
     quantize_onnx(traced / "encoder.onnx", tmp_path)
     session = open_session(tmp_path / "encoder.onnx", {"cpu": {}}, threads=1)
     graph = OnnxGraph(session, torch.device("cpu"))
     shortest = min(batch.input_ids.shape[1] for batch in batches)
 
-    def vectors(some: Sequence[Batch]) -> torch.Tensor:
+    def vectors(some: Sequence[EncoderBatch]) -> torch.Tensor:
         arrays = [
             np.concatenate([each[:, :shortest] for each in column]) for column in zip(*some, strict=True)
         ]
-        return graph.run(dict(zip(Batch._fields, map(torch.from_numpy, arrays), strict=True)))[0]
+        return graph.run(dict(zip(EncoderBatch._fields, map(torch.from_numpy, arrays), strict=True)))[0]
 
     alone = torch.cat([vectors([batch]) for batch in batches])
     torch.testing.assert_close(vectors(batches), alone, rtol=0, atol=1e-6)
 
 
 def test_int8_vectors_are_near_but_not_the_same(
-    ranker: Ranker, traced: Path, tmp_path: Path, batches: list[Batch]
+    ranker: Ranker, traced: Path, tmp_path: Path, batches: list[EncoderBatch]
 ) -> None:
-    aggregator, texts = traced / "aggregator.onnx", Texts(tuple(QUERIES), tuple(TEXTS))
+    aggregator, texts = traced / "aggregator.onnx", SampleTexts(tuple(QUERIES), tuple(TEXTS))
     longest = max(batch.input_ids.shape[1] for batch in batches)
     quantize_onnx(traced / "encoder.onnx", tmp_path)
     next(OpenVinoInt8(traced / "encoder.onnx", aggregator, tmp_path, ranker.reader, texts, batches).ways())

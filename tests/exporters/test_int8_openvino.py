@@ -18,7 +18,7 @@ from farrank_exporters.parity import BeyondBound, Scores, measure
 from farrank_exporters.texts import calibration_batches
 from farrank_exporters.trace import trace_encoder
 from farrank_rankers.exports.export_folder import Export
-from farrank_rankers.exports.manifest import Parity, Quantized
+from farrank_rankers.exports.manifest import ExportParity, Quantization
 from farrank_rankers.files.open import open_ranker
 from support.exported_rankers import CALIBRATION, MEASURED, TracedRanker
 
@@ -65,7 +65,7 @@ def test_at_first_all_products_are_in_int8_and_no_look_up(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.bin", "encoder.xml"]
     assert capfd.readouterr() == ("", "")
     assert logging.getLoggerClass() is logger_class
-    assert first == Quantized("openvino", "all products, SmoothQuant at 0.95", IN_INT8)
+    assert first == Quantization("openvino", "all products, SmoothQuant at 0.95", IN_INT8)
     assert len(rounded(tmp_path / "encoder.xml")) == IN_INT8
     assert kinds(tmp_path / "encoder.xml")["MatMul"] == PRODUCTS
     model = openvino.Core().read_model(tmp_path / "encoder.xml")
@@ -139,12 +139,12 @@ def test_nothing_to_calibrate_with_is_refused(
 
 
 @pytest.fixture(scope="module")
-def first_way(tmp_path_factory: pytest.TempPathFactory) -> Callable[[OpenVinoInt8], Quantized]:
+def first_way(tmp_path_factory: pytest.TempPathFactory) -> Callable[[OpenVinoInt8], Quantization]:
     """Quantize a graph the first way, and copy the result for the others, because all have the same graph."""
     kept, ways = tmp_path_factory.mktemp("first-way"), OpenVinoInt8.ways
-    made: list[Quantized] = []
+    made: list[Quantization] = []
 
-    def first(int8: OpenVinoInt8) -> Quantized:
+    def first(int8: OpenVinoInt8) -> Quantization:
         if not made:
             made.append(next(ways(int8)))
             for name in FILES:
@@ -158,16 +158,16 @@ def first_way(tmp_path_factory: pytest.TempPathFactory) -> Callable[[OpenVinoInt
 
 @pytest.fixture
 def ways_written(
-    first_way: Callable[[OpenVinoInt8], Quantized], monkeypatch: pytest.MonkeyPatch
+    first_way: Callable[[OpenVinoInt8], Quantization], monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
     """Ways to quantize that take no time: the first graph is reused, and each way records its name."""
     taken: list[str] = []
 
-    def short(self: OpenVinoInt8) -> Iterator[Quantized]:
+    def short(self: OpenVinoInt8) -> Iterator[Quantization]:
         for quantized in (
             first_way(self),
-            Quantized("openvino", "second", 16),
-            Quantized("openvino", "third", 16),
+            Quantization("openvino", "second", 16),
+            Quantization("openvino", "third", 16),
         ):
             taken.append(quantized.way)
             yield quantized
@@ -188,7 +188,7 @@ def test_the_first_way_that_keeps_the_bound_is_kept(
 ) -> None:
     tries = 0
 
-    def measured(*arguments: Any, **named: Any) -> Parity:
+    def measured(*arguments: Any, **named: Any) -> ExportParity:
         nonlocal tries
         parity = measure(*arguments, **named)
         if parity.runtime == "openvino":

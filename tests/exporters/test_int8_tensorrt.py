@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from farrank_exporters.int8 import quantize_tensorrt
 from farrank_exporters.texts import calibration_batches
-from farrank_rankers.tokens import Batch
+from farrank_rankers.tokens import EncoderBatch
 from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
 from support.exported_rankers import TracedRanker
 
@@ -25,7 +25,7 @@ TEXTS = [f"the river {word} in the mountains {'and goes on and on ' * n}" for n,
 @pytest.fixture(scope="module")
 def graphs(
     traced_rankers: dict[str, TracedRanker], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Path, list[Batch]]:
+) -> tuple[Path, Path, list[EncoderBatch]]:
     """A bi-encoder's graph in fp32 and in int8, and its calibration data."""
     traced, folder = traced_rankers["biencoder"], tmp_path_factory.mktemp("int8")
     batches = calibration_batches(traced.ranker.reader, QUERIES, TEXTS, 12)
@@ -34,7 +34,7 @@ def graphs(
     return traced.folder / "encoder.onnx", folder / "encoder.onnx", batches
 
 
-def test_every_scale_lies_around_zero(graphs: tuple[Path, Path, list[Batch]]) -> None:
+def test_every_scale_lies_around_zero(graphs: tuple[Path, Path, list[EncoderBatch]]) -> None:
     graph = onnx.load(graphs[1]).graph
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     points = [constants[node.input[2]] for node in graph.node if node.op_type == "QuantizeLinear"]
@@ -45,7 +45,7 @@ def test_every_scale_lies_around_zero(graphs: tuple[Path, Path, list[Batch]]) ->
 
 
 def test_products_with_weights_are_in_int8_but_those_after_activations(
-    graphs: tuple[Path, Path, list[Batch]],
+    graphs: tuple[Path, Path, list[EncoderBatch]],
 ) -> None:
     graph = onnx.load(graphs[1]).graph
     made_by = {output: node.op_type for node in graph.node for output in node.output}
@@ -61,7 +61,7 @@ def test_products_with_weights_are_in_int8_but_those_after_activations(
     assert len(of_weights) == PRODUCTS_IN_INT8
 
 
-def test_vectors_stay_close(graphs: tuple[Path, Path, list[Batch]]) -> None:
+def test_vectors_stay_close(graphs: tuple[Path, Path, list[EncoderBatch]]) -> None:
     before, after, batches = graphs
     whole, int8 = (
         OnnxGraph(open_session(path, {"cpu": {}}, 1), torch.device("cpu")) for path in (before, after)
@@ -74,6 +74,8 @@ def test_vectors_stay_close(graphs: tuple[Path, Path, list[Batch]]) -> None:
         assert not torch.allclose(wanted, found, atol=1e-5)
 
 
-def test_nothing_to_calibrate_with_is_refused(graphs: tuple[Path, Path, list[Batch]], tmp_path: Path) -> None:
+def test_nothing_to_calibrate_with_is_refused(
+    graphs: tuple[Path, Path, list[EncoderBatch]], tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="inputs is empty"):
         quantize_tensorrt(graphs[0], tmp_path, [])

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import farrank_exporters.kept
 import farrank_exporters.parity
 from farrank_exporters.export import export_ranker
-from farrank_exporters.kept import Form, Kept, faster_than_torch, kept_export
+from farrank_exporters.kept import ExportChoice, Form, faster_than_torch, kept_export
 from farrank_exporters.parity import TextScores
 from farrank_rankers import chunking
 from farrank_rankers.exports.export_folder import cache_folder, open_exported
@@ -49,7 +49,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return precisions
 
 
-def kept(source: Path, precisions: Any = ("int8", "fp32"), **more: Any) -> Kept:
+def kept(source: Path, precisions: Any = ("int8", "fp32"), **more: Any) -> ExportChoice:
     forms = [Form("openvino", each) for each in precisions]
     return kept_export(str(source), forms, (MEASURED, CALIBRATION), **more)
 

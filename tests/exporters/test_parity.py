@@ -9,7 +9,7 @@ import torch
 
 from farrank_exporters.parity import BeyondBound, Bound, Scores, bound_for, measure, reference
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.manifest import ExportPrecision, Parity
+from farrank_rankers.exports.manifest import ExportParity, ExportPrecision
 from farrank_rankers.features import Features
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
@@ -42,7 +42,7 @@ def held(request: pytest.FixtureRequest, tiny_rankers: dict[str, Path]) -> tuple
     return ranker, reference(ranker, MEASURED, ignore)
 
 
-def faulty(held: tuple[Ranker, list[Scores]], precision: ExportPrecision, fault: Fault) -> Parity:
+def faulty(held: tuple[Ranker, list[Scores]], precision: ExportPrecision, fault: Fault) -> ExportParity:
     ranker, expected = held
     runtime = Faulty(ranker, device="cpu", threads=torch.get_num_threads())
     runtime.fault = fault

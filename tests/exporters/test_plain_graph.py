@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from farrank_exporters.plain_graph import encoder_around, plain_output, trace_plain, why_not_plain
-from farrank_exporters.trace import EncoderGraph, encoder_example
+from farrank_exporters.trace import TraceableEncoder, encoder_example
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from support import published_exports as made
@@ -97,7 +97,7 @@ def test_logits_are_those_of_transformers_and_the_encoder_around_them_is_the_ran
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     with torch.no_grad():
         expected = model(**{name: given[name] for name in graph.inputs}).logits
-        features = EncoderGraph(ranker.encoder)(**batch)[0]
+        features = TraceableEncoder(ranker.encoder)(**batch)[0]
     assert graph.outputs == ("logits",)
     np.testing.assert_allclose(run(path, given), expected, rtol=0, atol=1e-5)
 
@@ -125,7 +125,7 @@ def test_vectors_of_all_tokens_and_the_pooling_around_them(tmp_path: Path) -> No
         given = of_transformers(batch)
         with torch.no_grad():
             expected = AutoModel.from_pretrained(folder).eval()(**given).last_hidden_state
-            features = EncoderGraph(ranker.encoder)(**batch)[0]
+            features = TraceableEncoder(ranker.encoder)(**batch)[0]
         there = given["attention_mask"].bool().numpy()
         np.testing.assert_allclose(run(plain, given)[there], expected[there], rtol=0, atol=1e-5)
 
@@ -148,7 +148,7 @@ def test_weights_in_a_file_of_their_own_stay_there(tmp_path: Path) -> None:
     kept = onnx.load(path, load_external_data=False).graph.initializer
     assert sum(each.data_location == each.EXTERNAL for each in kept) == len(outside)
     with torch.no_grad():
-        expected = EncoderGraph(ranker.encoder)(**encoder_example(ranker))[0]
+        expected = TraceableEncoder(ranker.encoder)(**encoder_example(ranker))[0]
     np.testing.assert_allclose(run(path, encoder_example(ranker)), expected, rtol=0, atol=1e-5)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from farrank_exporters.trace import OPSET, AggregatorGraph, EncoderGraph, quiet, trace_ranker
+from farrank_exporters.trace import OPSET, AggregatorGraph, TraceableEncoder, quiet, trace_ranker
 from farrank_rankers.errors import ExportError
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.ranker import Ranker
@@ -70,7 +70,7 @@ def test_an_encoder_is_the_same_at_every_size(
     traced = traced_rankers[kind]
     inputs = encoder_inputs(traced.ranker, batch)
     with torch.no_grad():
-        expected = EncoderGraph(traced.ranker.encoder)(**inputs)
+        expected = TraceableEncoder(traced.ranker.encoder)(**inputs)
     found = run(traced.folder, "encoder", inputs)
     assert len(found) == len(expected) == len(traced.graphs["encoder"].outputs)
     real: Any = ...
@@ -116,7 +116,7 @@ def test_fp16_is_the_encoders_weights_alone(traced_rankers: TracedRankers) -> No
     inputs = encoder_inputs(half.ranker, BATCHES[2])
     (found,) = run(half.folder, "encoder", inputs)
     with torch.no_grad():
-        (expected,) = EncoderGraph(half.ranker.encoder)(**inputs)
+        (expected,) = TraceableEncoder(half.ranker.encoder)(**inputs)
     assert found.dtype == torch.float32
     assert 0 < float((found - expected).abs().max()) < 1e-2
     # The ranker itself has not changed.

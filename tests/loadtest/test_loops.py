@@ -15,11 +15,11 @@ from farrank_loadtest.loops import (
     run_open,
     started_clock,
 )
-from farrank_loadtest.targets import Answer, Document, TargetError
+from farrank_loadtest.targets import Answer, CandidateDocument, TargetError
 from farrank_loadtest.workloads import Call
 from support.virtual_time import VirtualTimeLoop, in_virtual_time
 
-CALLS = tuple(Call(f"q{n}", (Document("d", "text"),)) for n in range(3))
+CALLS = tuple(Call(f"q{n}", (CandidateDocument("d", "text"),)) for n in range(3))
 
 
 @in_virtual_time

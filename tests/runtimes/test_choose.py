@@ -10,7 +10,7 @@ import torch
 
 from farrank_rankers.errors import ExportError, SpecError
 from farrank_rankers.exports.export_folder import MANIFEST, Export, find_exports
-from farrank_rankers.exports.manifest import Refused
+from farrank_rankers.exports.manifest import RefusedRuntime
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes import choose
 from farrank_runtimes.choose import candidates, open_ranker_runtime
@@ -254,7 +254,7 @@ def test_a_ranker_that_changed_since_makes_its_export_stale(
 def test_a_refused_runtime_is_reported_with_the_reason(tiny_exports: dict[str, Path], tmp_path: Path) -> None:
     artifact = Path(shutil.copytree(tiny_exports["maxp"], tmp_path / "maxp"))
     (export,) = find_exports(artifact)
-    refused = (Refused("onnx", "with onnx kendall_tau is 0.9, and it must be kendall_tau >= 0.95"),)
+    refused = (RefusedRuntime("onnx", "with onnx kendall_tau is 0.9, and it must be kendall_tau >= 0.95"),)
     manifest = replace(export.manifest, runtimes=("openvino",), refused=refused)
     (export.folder / MANIFEST).write_text(manifest.to_json())
     with pytest.raises(RuntimeAbsent, match=r"onnx may not serve .*onnx-fp32: with onnx kendall_tau is 0\.9"):

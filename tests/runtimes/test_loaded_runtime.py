@@ -8,7 +8,7 @@ import pytest
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import loaded_runtime
 from farrank_runtimes.loaded_runtime import measure_speed
-from farrank_runtimes.runtime import Encoded, OutOfMemory
+from farrank_runtimes.runtime import CompletedBatch, OutOfMemory
 
 
 class Narrow:
@@ -18,12 +18,12 @@ class Narrow:
         self.room = room
         self.met: list[int] = []
 
-    def encode(self, inputs: Sequence[EncoderInput]) -> Encoded:
+    def encode(self, inputs: Sequence[EncoderInput]) -> CompletedBatch:
         tokens = sum(each.tokens for each in inputs)
         self.met.append(tokens)
         if tokens > self.room:
             raise OutOfMemory(f"{tokens} tokens")
-        return Encoded([], 0.0)
+        return CompletedBatch([], 0.0)
 
 
 def test_a_batch_that_does_not_fit_is_halved() -> None:
@@ -43,7 +43,7 @@ def test_long_batches_that_take_long_are_not_repeated(
 ) -> None:
     narrow, clock = Narrow(room=10_000), [0.0]
 
-    def encode(inputs: Sequence[EncoderInput]) -> Encoded:
+    def encode(inputs: Sequence[EncoderInput]) -> CompletedBatch:
         clock[0] += seconds
         return narrow.encode(inputs)
 

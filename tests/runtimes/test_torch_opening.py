@@ -12,7 +12,7 @@ import torch
 from farrank_rankers.backbones import forms
 from farrank_rankers.errors import AttentionAbsent
 from farrank_rankers.files.open import open_ranker
-from farrank_rankers.packed.attention_choice import Chosen
+from farrank_rankers.packed.attention_choice import AttentionChoice
 from farrank_rankers.packed.packed_backbone import Compile, as_written, compiled
 from farrank_rankers.packed.pattern import Attention
 from farrank_rankers.packed.plain_attention import plain_attention
@@ -28,9 +28,9 @@ from support.runtime_scores import QUERY, TEXTS, scores_through
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device with a fused kernel that computes like the plain one."""
 
-    def chosen(device: torch.device, dtype: torch.dtype) -> Chosen:
+    def chosen(device: torch.device, dtype: torch.dtype) -> AttentionChoice:
         # A new object, because the original one is known as plain.
-        return Chosen(partial(plain_attention), "fused", "faster_one is not installed")
+        return AttentionChoice(partial(plain_attention), "fused", "faster_one is not installed")
 
     monkeypatch.setattr(torch_opening, "choose_attention", chosen)
 
@@ -96,7 +96,7 @@ def test_a_backbone_without_a_packed_form_is_padded(
 def test_a_device_without_attention_is_padded(
     tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none(device: torch.device, dtype: torch.dtype) -> Chosen:
+    def none(device: torch.device, dtype: torch.dtype) -> AttentionChoice:
         raise AttentionAbsent("this one is too old")
 
     monkeypatch.setattr(torch_opening, "choose_attention", none)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from farrank_loadtest.efficiency.run_times import Conditions, Measured, Timed
+from farrank_loadtest.efficiency.run_times import Conditions, RankerTimes, RelativeTimes
 from farrank_rankers.papers import BACKBONES
 from support import forked
 
@@ -52,9 +52,9 @@ CONDITIONS = Conditions(
 )
 
 
-def measured(ranker: str, firstp: str, run_time: float) -> Measured:
+def measured(ranker: str, firstp: str, run_time: float) -> RelativeTimes:
     """Results of a ranker of 8 inputs (1,600 positions) and a FirstP of 2 (1,024 positions, 1 second)."""
-    mine = Timed(
+    mine = RankerTimes(
         client_s=(run_time * 0.9, run_time, run_time * 1.2),
         encoder_s=(run_time * 0.8,) * 3,
         aggregator_s=(run_time * 0.05,) * 3,
@@ -62,5 +62,5 @@ def measured(ranker: str, firstp: str, run_time: float) -> Measured:
         chunks=8,
         padded_tokens=1600,
     )
-    first = Timed((1.0, 1.0, 1.0), (0.8,) * 3, (0.0,) * 3, inputs=2, chunks=2, padded_tokens=1024)
-    return Measured(ranker, firstp, mine, first, ranker_longest=256, firstp_longest=512)
+    first = RankerTimes((1.0, 1.0, 1.0), (0.8,) * 3, (0.0,) * 3, inputs=2, chunks=2, padded_tokens=1024)
+    return RelativeTimes(ranker, firstp, mine, first, ranker_longest=256, firstp_longest=512)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farrank_exporters.texts import Texts
+from farrank_exporters.texts import SampleTexts
 from farrank_exporters.trace import OPSET, trace_ranker
 from farrank_rankers.exports.export_folder import (
     MANIFEST,
@@ -14,7 +14,7 @@ from farrank_rankers.exports.export_folder import (
     source_files,
     writing_export,
 )
-from farrank_rankers.exports.manifest import ExportManifest, Graph, Parity
+from farrank_rankers.exports.manifest import ExportManifest, ExportParity, Graph
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 
@@ -32,11 +32,11 @@ def text(words: int, start: int) -> str:
     return " ".join(WORDS[(start + step * (1 + start % 3)) % len(WORDS)] for step in range(words))
 
 
-MEASURED = Texts(
+MEASURED = SampleTexts(
     queries=("neural query of a document", "windows slide"),
     documents=tuple(text(3 + 23 * index, index) for index in range(12)),
 )
-CALIBRATION = Texts(
+CALIBRATION = SampleTexts(
     queries=("chunks of arguments", "score a model"),
     documents=tuple(text(20 + 31 * index, 5 + index) for index in range(6)),
 )
@@ -82,6 +82,6 @@ def export_into(folder: Path, rankers: Mapping[str, Path], families: Sequence[st
                 created_with={},
                 sources=checksums(source_files(artifact)),
                 checksums=checksums(export.iterdir()),
-                parity=(Parity("onnx", "cpu", "fp32", 2, 20, 3e-7, 1e-8, 0.5, 1.0, 1.0, "none"),),
+                parity=(ExportParity("onnx", "cpu", "fp32", 2, 20, 3e-7, 1e-8, 0.5, 1.0, 1.0, "none"),),
             )
             (export / MANIFEST).write_text(manifest.to_json())

@@ -15,7 +15,7 @@ from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
-from farrank_training.training_run import Trained, train
+from farrank_training.training_run import FinishedRun, train
 from farrank_training.validation import rerank
 from farrank_trec import read_run
 from support import forked, killed_training
@@ -103,7 +103,7 @@ def test_the_best_weights_are_those_that_were_validated(killed: Path) -> None:
         assert [each.score for each in found] == pytest.approx([each.score for each in ranked], abs=1e-5)
 
 
-def trained(ranker: Ranker, folder: Path, config: TrainingConfig | None = None, **more: Any) -> Trained:
+def trained(ranker: Ranker, folder: Path, config: TrainingConfig | None = None, **more: Any) -> FinishedRun:
     return train(
         ranker, Groups(triples(8)), config or TrainingConfig(accumulation=2), folder, cpu=True, **more
     )
@@ -147,7 +147,7 @@ def test_an_ended_training_saves_and_resumes_later(
 def test_a_run_without_validation_keeps_the_last_weights(make_ranker: MakeRanker, tmp_path: Path) -> None:
     ranker = make_ranker("maxp")
     found = trained(ranker, tmp_path)
-    assert found == Trained(tmp_path, 0, 4, 4, {})
+    assert found == FinishedRun(tmp_path, 0, 4, 4, {})
     assert not (tmp_path / "dev.trec").exists()
     assert open_ranker(tmp_path).version == ranker.version
 

@@ -36,7 +36,7 @@ def _decay(value: Any) -> str:
     return "" if 0 < value <= 1 else "above 0 and at most 1"
 
 
-class Setting(NamedTuple):
+class SettingRule(NamedTuple):
     """The meaning of a setting, and a check that gives the limit in words if a value is outside it."""
 
     meaning: str
@@ -52,57 +52,59 @@ class TrainingConfig:
     Raises: TrainingError naming setting, value and limit.
     """
 
-    loss: Annotated[Loss, Setting("the loss to minimise")] = "hinge"
-    margin: Annotated[float, Setting("lead of a relevant document that hinge asks for", _above_0)] = 1.0
+    loss: Annotated[Loss, SettingRule("the loss to minimise")] = "hinge"
+    margin: Annotated[float, SettingRule("lead of a relevant document that hinge asks for", _above_0)] = 1.0
     score_scale: Annotated[
-        float, Setting("factor of the scores before the loss; 20 for a bi-encoder's cosines", _above_0)
+        float, SettingRule("factor of the scores before the loss; 20 for a bi-encoder's cosines", _above_0)
     ] = 1.0
-    negatives: Annotated[int, Setting("documents drawn for each relevant one", _at_least(1))] = 1
+    negatives: Annotated[int, SettingRule("documents drawn for each relevant one", _at_least(1))] = 1
     negatives_from: Annotated[
-        int, Setting("number of first candidates of each query to draw negatives from", _at_least(1))
+        int, SettingRule("number of first candidates of each query to draw negatives from", _at_least(1))
     ] = 100
-    epochs: Annotated[int, Setting("times that every query is read", _at_least(1))] = 1
-    batch_size: Annotated[int, Setting("groups that are encoded at once", _at_least(1))] = 1
-    accumulation: Annotated[int, Setting("batches a step", _at_least(1))] = 16
-    backbone_learning_rate: Annotated[float, Setting("learning rate of the backbone", _at_least(0))] = 1e-5
-    learning_rate: Annotated[float, Setting("learning rate of all other weights", _at_least(0))] = 1e-4
-    weight_decay: Annotated[float, Setting("weight decay of AdamW", _at_least(0))] = 1e-7
-    warmup: Annotated[
-        float, Setting("share of an epoch's steps in which the rates rise before they stay", _share)
-    ] = 0.2
-    epoch_decay: Annotated[float, Setting("factor of the rates after each epoch", _decay)] = 0.95
-    max_chunks: Annotated[int | None, Setting("chunks of a document that training reads", _at_least(1))] = (
-        None
+    epochs: Annotated[int, SettingRule("times that every query is read", _at_least(1))] = 1
+    batch_size: Annotated[int, SettingRule("groups that are encoded at once", _at_least(1))] = 1
+    accumulation: Annotated[int, SettingRule("batches a step", _at_least(1))] = 16
+    backbone_learning_rate: Annotated[float, SettingRule("learning rate of the backbone", _at_least(0))] = (
+        1e-5
     )
+    learning_rate: Annotated[float, SettingRule("learning rate of all other weights", _at_least(0))] = 1e-4
+    weight_decay: Annotated[float, SettingRule("weight decay of AdamW", _at_least(0))] = 1e-7
+    warmup: Annotated[
+        float, SettingRule("share of an epoch's steps in which the rates rise before they stay", _share)
+    ] = 0.2
+    epoch_decay: Annotated[float, SettingRule("factor of the rates after each epoch", _decay)] = 0.95
+    max_chunks: Annotated[
+        int | None, SettingRule("chunks of a document that training reads", _at_least(1))
+    ] = None
     trained_layers: Annotated[
-        int | None, Setting("number of the backbone's last layers that learn; others stay", _at_least(0))
+        int | None, SettingRule("number of the backbone's last layers that learn; others stay", _at_least(0))
     ] = None
     lora_rank: Annotated[
-        int | None, Setting("rank of LoRA differences; of the backbone only they learn", _at_least(1))
+        int | None, SettingRule("rank of LoRA differences; of the backbone only they learn", _at_least(1))
     ] = None
-    lora_alpha: Annotated[int, Setting("the differences are scaled by alpha / rank", _at_least(1))] = 16
-    lora_learning_rate: Annotated[float, Setting("learning rate of the differences", _at_least(0))] = 2e-4
-    precision: Annotated[Precision, Setting("precision of the encoder; the aggregator computes in fp32")] = (
-        "fp32"
-    )
+    lora_alpha: Annotated[int, SettingRule("the differences are scaled by alpha / rank", _at_least(1))] = 16
+    lora_learning_rate: Annotated[float, SettingRule("learning rate of the differences", _at_least(0))] = 2e-4
+    precision: Annotated[
+        Precision, SettingRule("precision of the encoder; the aggregator computes in fp32")
+    ] = "fp32"
     gradient_checkpointing: Annotated[
-        bool, Setting("compute the backbone's layers twice to keep less in memory")
+        bool, SettingRule("compute the backbone's layers twice to keep less in memory")
     ] = False
     measure: Annotated[
-        str, Setting("measure of the validation queries that chooses the best weights, as in ir_measures")
+        str, SettingRule("measure of the validation queries that chooses the best weights, as in ir_measures")
     ] = "RR"
     validate_every: Annotated[
-        int | None, Setting("steps between validations; without it an epoch", _at_least(1))
+        int | None, SettingRule("steps between validations; without it an epoch", _at_least(1))
     ] = None
-    dev_depth: Annotated[int, Setting("candidates of a validation query to rerank", _at_least(1))] = 100
+    dev_depth: Annotated[int, SettingRule("candidates of a validation query to rerank", _at_least(1))] = 100
     patience: Annotated[
-        int | None, Setting("training ends after this many validations without improvement", _at_least(1))
+        int | None, SettingRule("training ends after this many validations without improvement", _at_least(1))
     ] = None
     checkpoint_every: Annotated[
-        int, Setting("steps between checkpoints, from which --resume goes on", _at_least(1))
+        int, SettingRule("steps between checkpoints, from which --resume goes on", _at_least(1))
     ] = 100
-    log_every: Annotated[int, Setting("steps between lines of log.jsonl", _at_least(1))] = 10
-    workers: Annotated[int, Setting("processes that read and tokenize ahead", _at_least(0))] = 0
+    log_every: Annotated[int, SettingRule("steps between lines of log.jsonl", _at_least(1))] = 10
+    workers: Annotated[int, SettingRule("processes that read and tokenize ahead", _at_least(0))] = 0
 
     def __post_init__(self) -> None:
         """Check every setting's type and limit."""
@@ -155,7 +157,7 @@ class TrainingConfig:
             raise TrainingError(text if text.startswith(str(path)) else f"{path}: {text}") from error
 
 
-def settings() -> Iterator[tuple[str, Any, Setting]]:
+def settings() -> Iterator[tuple[str, Any, SettingRule]]:
     """Give every setting's name, type and meaning."""
     types = get_type_hints(TrainingConfig)
     for name, annotated in get_type_hints(TrainingConfig, include_extras=True).items():

@@ -9,8 +9,8 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_training.configuration import TrainingConfig
 from farrank_training.folds import Fold
-from farrank_training.reports import Interrupts, Silent, Uninterrupted, Watcher
-from farrank_training.training_run import Trained, put_run, train
+from farrank_training.reports import Interrupts, NoInterrupts, SilentWatcher, Watcher
+from farrank_training.training_run import FinishedRun, put_run, train
 from farrank_training.training_set import TrainingSet
 from farrank_training.validation import ValidationSet, rerank
 from farrank_trec import Run, read_run
@@ -32,14 +32,14 @@ def cross_validate(
     cpu: bool = False,
     watcher: Watcher | None = None,
     interrupts: Interrupts | None = None,
-) -> list[Trained]:
+) -> list[FinishedRun]:
     """Train one ranker for each fold and seed, in `out/fold-K/seed-N`, and rerank the fold's test queries.
 
     Each folder's test.trec ranks the fold's test queries; `out/seed-N.trec` joins the folds. The result has
     one entry a seed, with the measures of all test queries and the sum of the folds' steps.
     Raises: as `train`.
     """
-    watcher, interrupts = watcher or Silent(), interrupts or Uninterrupted()
+    watcher, interrupts = watcher or SilentWatcher(), interrupts or NoInterrupts()
     tests: dict[int, Run] = {seed: {} for seed in seeds}
     steps = dict.fromkeys(seeds, 0)
     for fold in folds:
@@ -76,5 +76,5 @@ def cross_validate(
     found = []
     for seed, run in tests.items():
         put_run(out / f"seed-{seed}.trec", run)
-        found.append(Trained(out, seed, 0, steps[seed], all_tests.measure(run, names)))
+        found.append(FinishedRun(out, seed, 0, steps[seed], all_tests.measure(run, names)))
     return found

@@ -30,7 +30,7 @@ class Watcher(Protocol):
         ...
 
 
-class Silent:
+class SilentWatcher:
     """A watcher that ignores progress."""
 
     def begin(self, what: str, total: int | None = None, *, done: int = 0) -> None:
@@ -53,7 +53,7 @@ class Interrupts(Protocol):
         ...
 
 
-class Uninterrupted:
+class NoInterrupts:
     """A run that nobody interrupts."""
 
     came = False

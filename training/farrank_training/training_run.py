@@ -24,7 +24,7 @@ from farrank_training.errors import TrainingError
 from farrank_training.lora import merge_lora
 from farrank_training.processes import is_first_process
 from farrank_training.ranking_trainer import RankingTrainer
-from farrank_training.reports import Interrupts, Reports, Silent, Uninterrupted, Watcher, rewrite_log
+from farrank_training.reports import Interrupts, NoInterrupts, Reports, SilentWatcher, Watcher, rewrite_log
 from farrank_training.training_set import TrainingSet
 from farrank_training.validation import ValidationSet, rerank
 from farrank_trec import Run, read_run, write_run
@@ -39,7 +39,7 @@ _PACKAGES = ("farrank", "torch", "transformers", "accelerate", "peft")
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class FinishedRun:
     """A finished run: its folder, and the validation queries' measures by name, empty without validation.
 
     `best_step` is the step whose weights were kept; `steps` is the number of steps made.
@@ -65,7 +65,7 @@ def train(
     cpu: bool = False,
     watcher: Watcher | None = None,
     interrupts: Interrupts | None = None,
-) -> Trained:
+) -> FinishedRun:
     """Train a ranker and write it into a new folder; the ranker itself becomes what was written.
 
     The best validated weights are kept, or the last ones without validation. The watcher shows `name`. With
@@ -75,7 +75,7 @@ def train(
     run began there; InputError if a text can no longer be read; KeyboardInterrupt if the run was
     interrupted, after a checkpoint was written.
     """
-    watcher, interrupts = watcher or Silent(), interrupts or Uninterrupted()
+    watcher, interrupts = watcher or SilentWatcher(), interrupts or NoInterrupts()
     check_validation(config, validated=validation is not None)
     begun = _Beginning.of(ranker, training_set, config, seed)
     if resume and (folder / REPORT).is_file():
@@ -163,7 +163,7 @@ def train(
     trainer.accelerator.wait_for_everyone()
     if writes:
         _clean(folder)
-    return Trained(folder, seed, best_step, trainer.state.global_step, measures)
+    return FinishedRun(folder, seed, best_step, trainer.state.global_step, measures)
 
 
 def check_validation(config: TrainingConfig, *, validated: bool) -> None:
@@ -183,14 +183,14 @@ def _clean(folder: Path) -> None:
     shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
 
 
-def read_trained(folder: Path) -> Trained:
+def read_trained(folder: Path) -> FinishedRun:
     """Read the report of a finished run.
 
     Raises: TrainingError if its training.json is damaged.
     """
     report = _read_json(folder / REPORT)
     try:
-        return Trained(
+        return FinishedRun(
             folder,
             seed=int(report["seed"]),
             best_step=int(report["best_step"]),

@@ -22,7 +22,7 @@ from farrank_trec.measures import evaluate, parse_measures
 _AT_ONCE = 4
 
 
-class Texts(Collection[str], Protocol):
+class ValidationTexts(Collection[str], Protocol):
     """The ids of documents, and their texts."""
 
     def text(self, doc_id: str) -> str:
@@ -42,7 +42,7 @@ class ValidationSet:
         queries: Mapping[str, str],
         qrels: Qrels,
         candidates: Mapping[str, Sequence[str]],
-        texts: Texts,
+        texts: ValidationTexts,
     ) -> None:
         self.queries = queries
         self.qrels = {query_id: judged for query_id, judged in qrels.items() if query_id in queries}

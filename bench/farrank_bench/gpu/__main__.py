@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from farrank_bench.gpu.bench import FULL, QUICK, TINY, Bench, device_line
+from farrank_bench.gpu.bench import FULL, QUICK, TINY, DeviceBench, device_line
 from farrank_bench.gpu.rankings import MIN_TAU, agreement
 from farrank_bench.gpu.served_models import AIMS_MS, latency_of, saturation
 from farrank_bench.gpu.speeds import first_passages, forms_of, full_documents_of
@@ -29,8 +29,8 @@ TINY_MODELS = "**The models are tiny: no figure here says how fast anything is.*
 NO_DEVICE = 2
 
 # Each section's parts by title. Parts with different models can fail independently.
-SECTIONS: Mapping[str, dict[str, Callable[[Bench], list[Row]]]] = {
-    "ceilings": {"The device's own ceilings": Bench.ceilings},
+SECTIONS: Mapping[str, dict[str, Callable[[DeviceBench], list[Row]]]] = {
+    "ceilings": {"The device's own ceilings": DeviceBench.ceilings},
     "speed": {
         "Speed: BERT-base FirstP": first_passages,
         "Speed: PARADE Attn": partial(full_documents_of, "parade-attn-bert"),
@@ -77,14 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DeviceAbsent as error:
         print(f"bench-gpu: {error}", file=sys.stderr)
         return NO_DEVICE
-    bench = Bench(device, extent, options.tiny)
+    bench = DeviceBench(device, extent, options.tiny)
     parts = [part for name in options.sections for part in SECTIONS[name].items()]
     return command.report(
         heading(bench), [(title, partial(bench.measure, part)) for title, part in parts], options.out
     )
 
 
-def heading(bench: Bench) -> Heading:
+def heading(bench: DeviceBench) -> Heading:
     """Return the report's head. Aims hold only for models of full size on a GPU."""
     on_gpu = bench.device.type == "cuda"
     warnings = [*([] if on_gpu else [NOT_A_GPU]), *([TINY_MODELS] if bench.tiny else [])]

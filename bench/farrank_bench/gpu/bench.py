@@ -20,7 +20,7 @@ from farrank_runtimes.torch_runtime import open_torch
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class DeviceExtent:
     """The sizes of all sections, with times in seconds.
 
     A speed is measured `repeats` times, each time over `passes` over the documents. Latencies are those of
@@ -43,22 +43,22 @@ class Extent:
     limit_s: float
 
 
-FULL = Extent(100, 5, 10, 20, 6, 16, 5.0, 30.0, 8192, 2**30, 20, 900.0)
-QUICK = Extent(100, 1, 2, 3, 2, 16, 2.0, 5.0, 8192, 2**28, 5, 300.0)
+FULL = DeviceExtent(100, 5, 10, 20, 6, 16, 5.0, 30.0, 8192, 2**30, 20, 900.0)
+QUICK = DeviceExtent(100, 1, 2, 3, 2, 16, 2.0, 5.0, 8192, 2**28, 5, 300.0)
 # For a trial run with tiny models on any device.
-TINY = Extent(2, 1, 1, 1, 1, 2, 0.1, 0.5, 64, 2**16, 1, 300.0)
+TINY = DeviceExtent(2, 1, 1, 1, 1, 2, 0.1, 0.5, 64, 2**16, 1, 300.0)
 
 
 @dataclass
-class Bench:
+class DeviceBench:
     """A benchmark of a device. With `tiny` models it is a trial run, and its figures mean nothing."""
 
     device: torch.device
-    extent: Extent
+    extent: DeviceExtent
     tiny: bool = False
     ends_s: float = math.inf
 
-    def measure(self, section: Callable[["Bench"], list[Row]]) -> list[Row]:
+    def measure(self, section: Callable[["DeviceBench"], list[Row]]) -> list[Row]:
         """Measure a part of a section within its time, then free the device's memory for the next part."""
         self.ends_s = time.monotonic() + self.extent.limit_s
         try:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from farrank_bench.corpus_calls import QUERIES
-from farrank_bench.gpu.bench import Bench
+from farrank_bench.gpu.bench import DeviceBench
 from farrank_bench.gpu.inputs import mixed_texts
 from farrank_bench.offline import Request, score
 from farrank_bench.report import Row, at_least
@@ -16,7 +16,7 @@ MIN_TAU = 0.98
 WHAT = "Kendall's tau with padded fp32: packed bf16"
 
 
-def agreement(name: str, limit: float | None, bench: Bench) -> list[Row]:
+def agreement(name: str, limit: float | None, bench: DeviceBench) -> list[Row]:
     """Compare the rankings of packed and of padded batches in bf16 with those of fp32, query by query.
 
     The limit holds for the embedded ranker, whose weights are trained. Scores of random weights differ by

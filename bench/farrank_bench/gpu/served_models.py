@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from farrank_bench.corpus_calls import call_of
-from farrank_bench.gpu.bench import Bench
+from farrank_bench.gpu.bench import DeviceBench
 from farrank_bench.gpu.inputs import LONG_QUERY, full_texts
 from farrank_bench.offline import Request, score
 from farrank_bench.report import Row, at_least, below, spread
@@ -29,7 +29,7 @@ MIN_BUSY = 0.95
 
 
 @contextmanager
-def serving_packed(bench: Bench, ranker: Ranker) -> Iterator[SpawnedServer]:
+def serving_packed(bench: DeviceBench, ranker: Ranker) -> Iterator[SpawnedServer]:
     """Serve a model as `bench.open` opens it, packed and in bf16, without a cache.
 
     Half the cores tokenize: a device that is fed from texts is no faster than the tokenizers.
@@ -51,7 +51,7 @@ def serving_packed(bench: Bench, ranker: Ranker) -> Iterator[SpawnedServer]:
             yield server
 
 
-def latency_of(name: str, bench: Bench) -> list[Row]:
+def latency_of(name: str, bench: DeviceBench) -> list[Row]:
     """Send a request of full documents repeatedly, then score it without a server."""
     from farrank_bench.served import answer_all, model_s
 
@@ -82,7 +82,7 @@ def latency_of(name: str, bench: Bench) -> list[Row]:
     ]
 
 
-def saturation(bench: Bench) -> list[Row]:
+def saturation(bench: DeviceBench) -> list[Row]:
     """Let callers send calls without pause, and watch the server meanwhile."""
     from farrank_bench.served import answer_all, check, read_metrics, watch_loaded
 

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from farrank_bench.gpu.bench import Bench
+from farrank_bench.gpu.bench import DeviceBench
 from farrank_bench.gpu.flops import encoder_flops
 from farrank_bench.gpu.inputs import LONG_QUERY, full_texts, leading_tokens, mixed_texts, real_tokens
 from farrank_bench.offline import Request, RuntimeAlone, longest_first
@@ -21,7 +21,7 @@ MIN_OF_FULL = 0.9
 OVER_PADDED = 2.0
 
 
-def first_passages(bench: Bench) -> list[Row]:
+def first_passages(bench: DeviceBench) -> list[Row]:
     """Measure BERT-base FirstP on full chunks and on mixed lengths. Raises: PartlyFailed."""
     ranker, count = bench.model("firstp-bert"), bench.extent.documents
     texts = full_texts(bench.corpus, ranker.reader, count), mixed_texts(bench.corpus, ranker.reader, count)
@@ -34,7 +34,7 @@ def first_passages(bench: Bench) -> list[Row]:
     return whole([attention, *full, *mixed, ratio], of_full, of_mixed)
 
 
-def full_documents_of(name: str, bench: Bench) -> list[Row]:
+def full_documents_of(name: str, bench: DeviceBench) -> list[Row]:
     """Measure another model on full documents. Raises: PartlyFailed."""
     ranker = bench.model(name)
     texts = full_texts(bench.corpus, ranker.reader, bench.extent.documents)
@@ -42,7 +42,7 @@ def full_documents_of(name: str, bench: Bench) -> list[Row]:
     return whole([attention_row(bench, ranker), *rows], found)
 
 
-def forms_of(name: str, bench: Bench) -> list[Row]:
+def forms_of(name: str, bench: DeviceBench) -> list[Row]:
     """Encode documents of mixed lengths in every form, in turns. Raises: PartlyFailed."""
     ranker = bench.model(name)
     texts = mixed_texts(bench.corpus, ranker.reader, bench.extent.documents)
@@ -52,7 +52,7 @@ def forms_of(name: str, bench: Bench) -> list[Row]:
     return whole([attention_row(bench, ranker), *rows, Row("fastest", fastest)], found)
 
 
-def attention_row(bench: Bench, ranker: Ranker) -> Row:
+def attention_row(bench: DeviceBench, ranker: Ranker) -> Row:
     """Report the implementation of attention in packed and in padded batches."""
     _, packed = bench.open(ranker, "packed")
     config = ranker.encoder.backbone.config
@@ -61,7 +61,7 @@ def attention_row(bench: Bench, ranker: Ranker) -> Row:
 
 
 def measure(
-    bench: Bench,
+    bench: DeviceBench,
     ranker: Ranker,
     name: str,
     texts: Sequence[str],
@@ -103,7 +103,7 @@ FORMS: Mapping[str, tuple[Packing, bool, bool]] = {
 
 
 def in_turns(
-    bench: Bench, ranker: Ranker, inputs: Sequence[EncoderInput], names: Sequence[str]
+    bench: DeviceBench, ranker: Ranker, inputs: Sequence[EncoderInput], names: Sequence[str]
 ) -> tuple[list[Row], Rounds]:
     """Let forms encode the same inputs in turns. Returns the rows of their speeds, and the rounds."""
     forms: dict[str, RuntimeAlone] = {}

@@ -69,7 +69,7 @@ TEXTS = {"small": WORD * 30, "600 KB": WORD * (LARGE_BYTES // len(WORD))}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScalingPlan:
     """The amount of work.
 
     There are `rounds` closed loads of `seconds` each, and half as many open ones, at least one, of `open_s`.
@@ -101,7 +101,7 @@ class WayFigures:
     latencies: dict[tuple[str, int], list[Latency]]
 
 
-def measure_ways(ways: Mapping[str, Way], plan: Plan, senders: Callers) -> WayFigures:
+def measure_ways(ways: Mapping[str, Way], plan: ScalingPlan, senders: Callers) -> WayFigures:
     """Measure all ways in turns, for one number of replicas after the other."""
     found = WayFigures({}, {})
     for count in plan.counts:
@@ -126,7 +126,7 @@ def measure_ways(ways: Mapping[str, Way], plan: Plan, senders: Callers) -> WayFi
     return found
 
 
-def rows_of(found: WayFigures, plan: Plan) -> list[Row]:
+def rows_of(found: WayFigures, plan: ScalingPlan) -> list[Row]:
     """Report calls per second, their share of linear scaling, the machine's cores in use, and latencies."""
     rows = []
     for (name, count), loads in found.closed.items():
@@ -148,7 +148,7 @@ def rows_of(found: WayFigures, plan: Plan) -> list[Row]:
     return rows
 
 
-def latency_row(name: str, count: int, seen: Sequence[Latency], plan: Plan) -> Row:
+def latency_row(name: str, count: int, seen: Sequence[Latency], plan: ScalingPlan) -> Row:
     """Report the medians of the open loads, with those of one queue."""
 
     def of(figure: str) -> float:
@@ -167,20 +167,20 @@ def counted(count: int) -> str:
     return f"{count} replica{'s' * (count > 1)}"
 
 
-def plain(plan: Plan) -> list[Row]:
+def plain(plan: ScalingPlan) -> list[Row]:
     """Measure plain replicas, which the client or Envoy balances."""
     with replicas(max(plan.counts), plan.token_s) as addresses, callers(plan.processes) as senders:
         ways = {CLIENT: by_client(addresses), ENVOY: by_envoy(addresses)}
         return rows_of(measure_ways(ways, plan, senders), plan)
 
 
-def on_ray(name: str, plan: Plan) -> list[Row]:
+def on_ray(name: str, plan: ScalingPlan) -> list[Row]:
     """Measure the same replicas on a Ray cluster."""
     with by_ray(plan.token_s, haproxy=name == RAY_HAPROXY) as way, callers(plan.processes) as senders:
         return rows_of(measure_ways({name: way}, plan, senders), plan)
 
 
-def divided(kind: str, plan: Plan) -> list[Row]:
+def divided(kind: str, plan: ScalingPlan) -> list[Row]:
     """Measure ways to divide calls of even or mixed sizes among plain replicas."""
     mean_s = plan.token_s * MEAN_TOKENS
     with callers(plan.processes) as senders:
@@ -188,7 +188,7 @@ def divided(kind: str, plan: Plan) -> list[Row]:
         return balancing(kind, senders, mean_s, plan.share, seeds, OPEN_WARM_UP_S, plan.open_s, plan.divided)
 
 
-def hops(plan: Plan) -> list[Row]:
+def hops(plan: ScalingPlan) -> list[Row]:
     """Measure the overhead of each way per call, in turns and with devices that take no time."""
     missing: dict[str, str] = {}
     with ExitStack() as stack:
@@ -228,7 +228,7 @@ def hops(plan: Plan) -> list[Row]:
     return rows + [not_measured(name, why) for name, why in missing.items()]
 
 
-def parts(names: Sequence[str], plan: Plan) -> Iterator[tuple[str, Measure]]:
+def parts(names: Sequence[str], plan: ScalingPlan) -> Iterator[tuple[str, Measure]]:
     """Yield the requested sections."""
     titles = {
         "plain": "Plain replicas: the client balances, or Envoy",
@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # If this is not allowed, Ray is not measured, and the report says why.
     with suppress(OSError):
         loopback.enter()
-    plan = Plan(
+    plan = ScalingPlan(
         given.replicas,
         given.latency_at,
         given.rounds,

@@ -45,7 +45,7 @@ def _grpcs_own(policy: str, **config: object) -> Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class BalancingSetup:
     """A way: the address of its calls, and the client's options."""
 
     address: str
@@ -82,15 +82,15 @@ def balancing(
             weightUpdatePeriod="0.1s",
         )
         ways = {
-            ROUND_ROBIN: Contender(everybody, _grpcs_own("round_robin")),
-            WEIGHTED: Contender(everybody, weighted),
-            CLIENT: Contender(everybody),
+            ROUND_ROBIN: BalancingSetup(everybody, _grpcs_own("round_robin")),
+            WEIGHTED: BalancingSetup(everybody, weighted),
+            CLIENT: BalancingSetup(everybody),
         }
         for name, draws in ((ENVOY, 2), (ENVOY_ALL, REPLICAS)):
             if name not in measured:
                 continue
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            ways[name] = Contender(stack.enter_context(envoy_before(servers, folder, draws)))
+            ways[name] = BalancingSetup(stack.enter_context(envoy_before(servers, folder, draws)))
         for number in seeds:
             for name in measured:
                 way = ways[name]

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from farrank_loadtest.targets import Document
+from farrank_loadtest.targets import CandidateDocument
 from farrank_loadtest.workloads import Call
 
 QUERY = "river"
@@ -24,7 +24,7 @@ _MIXED_CALLS = 10
 
 def call_of(tokens: int, documents: int = 1) -> Call:
     """Make a call of documents whose encoder inputs have `tokens` tokens each."""
-    return Call(QUERY, (Document("", WORD * (tokens - QUERY_TOKENS - SPECIAL_TOKENS)),) * documents)
+    return Call(QUERY, (CandidateDocument("", WORD * (tokens - QUERY_TOKENS - SPECIAL_TOKENS)),) * documents)
 
 
 def calls_of_many_lengths(seed: int) -> Iterator[Call]:

@@ -25,7 +25,7 @@ from farrank_rankers.features import Features
 from farrank_rankers.files.open import Overrides, open_reader
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.choose import ServableRanker
-from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoded
+from farrank_runtimes.runtime import Capabilities, CompletedBatch, DocumentScores
 from farrank_server.config.schema import BatchingConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.engine.loaded import loading
 from farrank_server.listen import GrpcListener
@@ -76,7 +76,7 @@ class SleepingRuntime:
     def __init__(self, token_s: float) -> None:
         self._token_s = token_s
 
-    def encode(self, inputs: Sequence[EncoderInput]) -> Encoded:
+    def encode(self, inputs: Sequence[EncoderInput]) -> CompletedBatch:
         """Sleep. An input's only feature is its number of tokens. Raises: ValueError without inputs."""
         if not inputs:
             raise ValueError("inputs is empty; a batch needs at least 1")
@@ -85,7 +85,7 @@ class SleepingRuntime:
         if self._token_s:
             time.sleep(self._token_s * sum(tokens))
         rows = Features(torch.tensor(tokens, dtype=torch.float32)[:, None]).rows()
-        return Encoded(rows, time.perf_counter() - began_s)
+        return CompletedBatch(rows, time.perf_counter() - began_s)
 
     def score(
         self, documents: Sequence[Features], queries: Sequence[Features] | None = None

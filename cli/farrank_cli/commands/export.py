@@ -13,9 +13,9 @@ from farrank_cli.flags import flag
 from farrank_exporters.export import artifact_of, export_ranker
 from farrank_exporters.optimum_exporter import AskedExporter, Level
 from farrank_exporters.optimum_layout import PlainPrecision, export_layout
-from farrank_exporters.texts import Texts, divide, python_documentation, read_texts
+from farrank_exporters.texts import SampleTexts, divide, python_documentation, read_texts
 from farrank_rankers.errors import RankerError
-from farrank_rankers.exports.manifest import ExportFormat, ExportPrecision, Parity
+from farrank_rankers.exports.manifest import ExportFormat, ExportParity, ExportPrecision
 
 _LAYOUTS = ("farrank", "optimum")
 
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _texts(file: Path | None) -> tuple[Texts, Texts]:
+def _texts(file: Path | None) -> tuple[SampleTexts, SampleTexts]:
     """Read the texts to measure and to calibrate with."""
     texts = python_documentation() if file is None else read_texts(file)
     return divide(texts, str(file or "Python's documentation"))
@@ -125,7 +125,7 @@ def _export_for_optimum(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _sentence(parity: Parity) -> str:
+def _sentence(parity: ExportParity) -> str:
     return (
         f"{parity.runtime} on {parity.device} in {parity.computed_in}: {parity.queries} queries × "
         f"{parity.documents} documents, scores differ by {parity.max_difference:.2g} at most and "

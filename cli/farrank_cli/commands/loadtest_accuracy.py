@@ -17,7 +17,7 @@ from farrank_cli.terminal import Progress
 from farrank_cli.terminated import run_interruptible
 
 if TYPE_CHECKING:
-    from farrank_loadtest.accuracy.reranking import Reranked
+    from farrank_loadtest.accuracy.reranking import RerankedRuns
     from farrank_loadtest.accuracy.test_set import Model, TestSet
 
 
@@ -162,7 +162,7 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise CommandError("--ranker: needs --queries, and --candidates needs --collection")
 
 
-def _rerank(args: argparse.Namespace, models: list[Model], test_set: TestSet) -> Reranked:
+def _rerank(args: argparse.Namespace, models: list[Model], test_set: TestSet) -> RerankedRuns:
     from farrank_loadtest.accuracy.accuracy_report import RUNS
     from farrank_loadtest.accuracy.reranking import RunMaker, rerank_models
 

@@ -19,7 +19,7 @@ from farrank_cli.terminated import sigterm_interrupts
 from farrank_loadtest.efficiency.published import LIMIT, PAPERS_LENGTHS
 
 if TYPE_CHECKING:
-    from farrank_loadtest.efficiency.measuring import Start, Sweep
+    from farrank_loadtest.efficiency.measuring import EfficiencySweep, Start
     from farrank_loadtest.efficiency.points import Gain, Pair
     from farrank_loadtest.efficiency.run_times import Results
 
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         raise missing_extra("loadtest efficiency", error, "loadtest", "server", "embedded") from error
     from farrank_loadtest.efficiency.efficiency_report import open_folder
     from farrank_loadtest.efficiency.long_documents import documents_of_lengths
-    from farrank_loadtest.efficiency.measuring import Sweep, check_trained, common_tokenizer
+    from farrank_loadtest.efficiency.measuring import EfficiencySweep, check_trained, common_tokenizer
     from farrank_loadtest.efficiency.points import (
         all_gains,
         all_pairs,
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         measured_gains,
         parse_accuracy,
     )
-    from farrank_loadtest.efficiency.run_times import Conditions, Work
+    from farrank_loadtest.efficiency.run_times import Conditions, RepeatedCall
     from farrank_loadtest.machine import describe_machine, installed_versions
     from farrank_rankers.papers import paper_models
 
@@ -144,15 +144,19 @@ def run(args: argparse.Namespace) -> int:
     )
     command = shlex.join(["farrank", *sys.argv[1:]])
     results = open_folder(args.out, conditions, command, resume=args.resume)
-    work = Work(args.query, [each.text for each in documents], args.rounds, args.timeout_s)
-    sweep = Sweep(work, tokenizer, trained, _starter(settings), args.out, _tell)
+    work = RepeatedCall(args.query, [each.text for each in documents], args.rounds, args.timeout_s)
+    sweep = EfficiencySweep(work, tokenizer, trained, _starter(settings), args.out, _tell)
     with sigterm_interrupts():
         _measure(sweep, chosen, results, pairs, gains)
     return DONE
 
 
 def _measure(
-    sweep: Sweep, chosen: Sequence[Pair], kept: Results, pairs: Mapping[str, Pair], gains: Mapping[str, Gain]
+    sweep: EfficiencySweep,
+    chosen: Sequence[Pair],
+    kept: Results,
+    pairs: Mapping[str, Pair],
+    gains: Mapping[str, Gain],
 ) -> None:
     """Write the results however the sweep ends; print the table if it succeeds."""
     from farrank_loadtest.efficiency.efficiency_report import write_report

@@ -18,7 +18,7 @@ from farrank_client import Catalog, Parity, RankerInfo
 
 if TYPE_CHECKING:
     from farrank_rankers.exports.export_folder import Export
-    from farrank_rankers.exports.manifest import Parity as MeasuredParity
+    from farrank_rankers.exports.manifest import ExportParity as MeasuredParity
 
 _ACTIONS = {
     "new": "make an untrained ranker on a backbone",

@@ -24,9 +24,9 @@ from farrank_training.processes import is_first_process
 from farrank_trec.errors import TrecError
 
 if TYPE_CHECKING:
-    from farrank_cli.terminated import Interrupts
+    from farrank_cli.terminated import PendingInterrupt
     from farrank_rankers.ranker import Ranker
-    from farrank_training.training_run import Trained
+    from farrank_training.training_run import FinishedRun
     from farrank_training.training_set import TrainingSet
     from farrank_training.validation import ValidationSet
 
@@ -144,7 +144,7 @@ def _config(args: argparse.Namespace) -> TrainingConfig:
     return config
 
 
-def _train(args: argparse.Namespace, config: TrainingConfig) -> list[Trained]:
+def _train(args: argparse.Namespace, config: TrainingConfig) -> list[FinishedRun]:
     from farrank_training.training_run import check_validation, train
 
     check_validation(config, validated=args.folds is not None or args.dev_queries is not None)
@@ -178,8 +178,8 @@ def _train(args: argparse.Namespace, config: TrainingConfig) -> list[Trained]:
 
 
 def _cross_validate(
-    args: argparse.Namespace, config: TrainingConfig, progress: Progress | None, interrupts: Interrupts
-) -> list[Trained]:
+    args: argparse.Namespace, config: TrainingConfig, progress: Progress | None, interrupts: PendingInterrupt
+) -> list[FinishedRun]:
     from farrank_training.cross_validation import cross_validate
     from farrank_training.folds import divided, folds_of, read_parts
 
@@ -339,7 +339,7 @@ def _all_or_none(flags: dict[str, Any]) -> None:
         raise CommandError(f"{given[0]}: needs {', '.join(missing)}")
 
 
-def _tell(out: Path, found: Sequence[Trained]) -> None:
+def _tell(out: Path, found: Sequence[FinishedRun]) -> None:
     """Print a line for each run and the means over seeds, and write the same to measures.json."""
     from farrank_trec.measures import mean_name
 

@@ -31,7 +31,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ModelRow:
     """One model: its cells by measure; `baseline` is empty if it has none."""
 
     model: str
@@ -51,7 +51,7 @@ class Report:
     queries: int
     alpha: float
     measures: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ModelRow, ...]
     notes: tuple[str, ...]
     inputs: Mapping[str, Any]
 

@@ -10,7 +10,7 @@ import numpy as np
 from ir_measures import Measure
 from scipy import stats
 
-from farrank_loadtest.accuracy.accuracy_report import Cell, Evaluated, Report, Row
+from farrank_loadtest.accuracy.accuracy_report import Cell, Evaluated, ModelRow, Report
 from farrank_loadtest.accuracy.test_set import Runs, depths
 from farrank_loadtest.errors import LoadtestError
 from farrank_trec import Qrels
@@ -110,14 +110,14 @@ def _unequal_depths(models: Runs) -> list[str]:
 
 def compare(
     models: Evaluated, baselines: Mapping[str, str], *, resamples: int = RESAMPLES, seed: int = 0
-) -> list[Row]:
+) -> list[ModelRow]:
     """Make the table's rows; `baselines` maps a model to its baseline."""
     rows = []
     for name, seeds in models.items():
         baseline = baselines.get(name, "")
         rivals = models.get(baseline)
         cells = {measure: _cell(seeds, rivals, measure, resamples, seed) for measure in seeds[0]}
-        rows.append(Row(name, baseline if rivals else "", cells))
+        rows.append(ModelRow(name, baseline if rivals else "", cells))
     return rows
 
 

@@ -121,7 +121,7 @@ async def _patiently(ranker: str, query_id: str, ask: Ask) -> list[ScoredDoc]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reranked:
+class RerankedRuns:
     """All runs by model, the retriever's first, and notes that a reader of the figures must know.
 
     `versions` are the rankers'; a peer, which has one ranker, reports none.
@@ -139,7 +139,7 @@ async def rerank_models(
     *,
     collection: Sequence[Path] = (),
     skip_missing: bool = False,
-) -> Reranked:
+) -> RerankedRuns:
     """Let the server rerank every part of the test set with every ranker of the models.
 
     The candidates are the parts' own, with texts from `collection`, unless the maker has an index.
@@ -182,4 +182,4 @@ async def rerank_models(
         model.name: [by_ranker[ranker] for ranker in model.rankers] or test_set.runs[model.name]
         for model in models
     }
-    return Reranked({RETRIEVER: [retrieved], **runs}, versions, notes)
+    return RerankedRuns({RETRIEVER: [retrieved], **runs}, versions, notes)

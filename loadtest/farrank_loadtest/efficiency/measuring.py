@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from farrank_loadtest.efficiency.points import Pair
-from farrank_loadtest.efficiency.run_times import Measured, Results, Work, time_in_turns
+from farrank_loadtest.efficiency.run_times import RelativeTimes, RepeatedCall, Results, time_in_turns
 from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.kept_files import writing_to
 from farrank_rankers.backbone_facts import BackboneFacts
@@ -79,10 +79,10 @@ Start = Callable[[Mapping[str, Path]], AbstractContextManager[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class EfficiencySweep:
     """The work of every ranker, how it is served, the folder of results, and a callback for progress."""
 
-    work: Work
+    work: RepeatedCall
     tokenizer: TextTokenizer
     trained: Mapping[str, Path]
     start: Start
@@ -107,7 +107,7 @@ class Sweep:
                 results.write(self.folder)
                 yield results
 
-    def _measure(self, pair: Pair, temporary: Path) -> Measured:
+    def _measure(self, pair: Pair, temporary: Path) -> RelativeTimes:
         first, name = pair.firstp.name, pair.ranker.name
         with ExitStack() as serving:
             try:
@@ -122,4 +122,4 @@ class Sweep:
                 for folder in temporary.iterdir():
                     shutil.rmtree(folder)
             timed = time_in_turns(address, (first, name), self.work, self.tell)
-        return Measured(name, first, timed[name], timed[first], longest[name], longest[first])
+        return RelativeTimes(name, first, timed[name], timed[first], longest[name], longest[first])

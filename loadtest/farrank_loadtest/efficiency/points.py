@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import Literal
 
 from farrank_loadtest.accuracy.accuracy_report import Report
-from farrank_loadtest.efficiency.published import PUBLISHED, Published
-from farrank_loadtest.efficiency.run_times import Measured
+from farrank_loadtest.efficiency.published import PUBLISHED, PublishedTimes
+from farrank_loadtest.efficiency.run_times import RelativeTimes
 from farrank_loadtest.errors import LoadtestError
 from farrank_rankers.family import family_named
 from farrank_rankers.papers import PaperModel
@@ -123,9 +123,9 @@ class Point:
     """One ranker."""
 
     approach: Approach
-    measured: Measured
+    measured: RelativeTimes
     gain: Gain
-    published: Published
+    published: PublishedTimes
 
     @property
     def published_run_time(self) -> float | None:
@@ -153,7 +153,7 @@ class Point:
 
 
 def make_points(
-    measured: Mapping[str, Measured], gains: Mapping[str, Gain], pairs: Mapping[str, Pair]
+    measured: Mapping[str, RelativeTimes], gains: Mapping[str, Gain], pairs: Mapping[str, Pair]
 ) -> list[Point]:
     """Join the figures of each ranker, in the order of the papers' models."""
     return [

@@ -15,7 +15,7 @@ from farrank_trec.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class RankerTimes:
     """The times of one ranker's calls in seconds, a value for each round, and the work of one call.
 
     `client_s` is the caller's waiting time; encoder and aggregator are the server's own times. `inputs`
@@ -37,7 +37,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RepeatedCall:
     """One call, and the number of rounds in which it is made."""
 
     query: str
@@ -47,8 +47,8 @@ class Work:
 
 
 def time_in_turns(
-    address: str, rankers: Sequence[str], work: Work, tell: Callable[[str], None]
-) -> dict[str, Timed]:
+    address: str, rankers: Sequence[str], work: RepeatedCall, tell: Callable[[str], None]
+) -> dict[str, RankerTimes]:
     """Warm each ranker up with a call of one document, then let them take turns.
 
     Every other round is in reverse order, so that a machine that slows down affects all rankers alike.
@@ -64,7 +64,7 @@ def time_in_turns(
             took = ", ".join(f"{name} {answers[name][-1][0]:.2f} s" for name in rankers)
             tell(f"round {number + 1} of {work.rounds}: {took}")
     return {
-        name: Timed(
+        name: RankerTimes(
             client_s=tuple(seconds for seconds, _ in calls),
             encoder_s=tuple(ranking.timings.inference_ns / 1e9 for _, ranking in calls),
             aggregator_s=tuple(ranking.timings.aggregation_ns / 1e9 for _, ranking in calls),
@@ -76,7 +76,7 @@ def time_in_turns(
     }
 
 
-def _call(client: Client, name: str, work: Work, texts: Sequence[str]) -> tuple[float, Ranking]:
+def _call(client: Client, name: str, work: RepeatedCall, texts: Sequence[str]) -> tuple[float, Ranking]:
     started_s = time.perf_counter()
     try:
         ranking = client.rerank(work.query, texts, ranker=name, timeout_s=work.timeout_s)
@@ -108,13 +108,13 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RelativeTimes:
     """The times of a ranker and its FirstP, and the longest input of each, in tokens."""
 
     ranker: str
     firstp: str
-    ranker_timed: Timed
-    firstp_timed: Timed
+    ranker_timed: RankerTimes
+    firstp_timed: RankerTimes
     ranker_longest: int
     firstp_longest: int
 
@@ -164,7 +164,7 @@ class Results:
 
     conditions: Conditions
     command: str
-    measured: Mapping[str, Measured]
+    measured: Mapping[str, RelativeTimes]
 
     def write(self, folder: Path) -> None:
         """Write the file atomically.
@@ -195,4 +195,4 @@ class _Kept:
     format: int
     conditions: Conditions
     command: str
-    measured: tuple[Measured, ...]
+    measured: tuple[RelativeTimes, ...]

@@ -6,13 +6,13 @@ from dataclasses import replace
 from farrank_loadtest.latency.plan import Plan
 from farrank_loadtest.latency.recorder import duration_text
 from farrank_loadtest.latency.steps import upwards
-from farrank_loadtest.latency.sweep import StepResult, Sweep, Watcher, sweep
+from farrank_loadtest.latency.sweep import StepResult, Sweep, SweepWatcher, sweep
 from farrank_loadtest.targets import Target
 from farrank_loadtest.workloads import Workload
 
 
 async def measure_in_turn(
-    targets: Sequence[Target], workload: Workload, plan: Plan, amounts: Sequence[float], watcher: Watcher
+    targets: Sequence[Target], workload: Workload, plan: Plan, amounts: Sequence[float], watcher: SweepWatcher
 ) -> list[Sweep]:
     """Measure one load after the other, each at all targets; return each target's results.
 

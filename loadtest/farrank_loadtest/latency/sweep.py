@@ -99,7 +99,7 @@ def is_generator_bound(plan: Plan, measured: Recorder) -> bool:
     return measured.lag.percentile_s(99) > max(LAG_FLOOR_S, LAG_SHARE * measured.latency.percentile_s(99))
 
 
-class Watcher(Protocol):
+class SweepWatcher(Protocol):
     """Receives a sweep's progress. A subclass overrides the methods that it needs.
 
     The returns keep the methods from counting as abstract.
@@ -118,7 +118,7 @@ class Watcher(Protocol):
         return
 
 
-class Silent(Watcher):
+class SilentSweepWatcher(SweepWatcher):
     """Ignores a sweep's progress."""
 
 
@@ -137,7 +137,7 @@ async def probe(
         raise TargetFailed(error.message, error.status) from error
 
 
-async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, watcher: Watcher) -> Sweep:
+async def sweep(target: Target, workload: Workload, plan: Plan, steps: Steps, watcher: SweepWatcher) -> Sweep:
     """Measure one load after the other until the server is gone, a cap is reached or `steps` end.
 
     Cancelling the task returns the measurements so far.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class CandidateDocument:
     """One candidate: its id in the workload, and its whole text."""
 
     doc_id: str
@@ -44,7 +44,7 @@ class Target(Protocol):
     """One server under test, asked from one event loop."""
 
     async def rerank(
-        self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
+        self, query: str, documents: Sequence[CandidateDocument], *, ranker: str = "", timeout_s: float
     ) -> Answer:
         """Score the documents; an empty `ranker` leaves the choice to the server.
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from farrank_client import AsyncClient, FarrankError, Priority, Result, RetryPolicy
 from farrank_loadtest.errors import TargetFailed
-from farrank_loadtest.targets import Answer, Document, TargetError, scores_by_index
+from farrank_loadtest.targets import Answer, CandidateDocument, TargetError, scores_by_index
 
 _STAGES = ("total", "tokenization", "queue", "inference", "aggregation")
 _COUNTS = ("chunks", "cached_chunks", "pairs", "padded_tokens")
@@ -26,7 +26,7 @@ class FarrankTarget:
         self._client = AsyncClient(location, retry=RetryPolicy(max_attempts=1), api_key=api_key)
 
     async def rerank(
-        self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
+        self, query: str, documents: Sequence[CandidateDocument], *, ranker: str = "", timeout_s: float
     ) -> Answer:
         """Score the documents; the server's own times and counts come with the answer."""
         texts = [document.text for document in documents]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from farrank_loadtest.targets import MALFORMED, Answer, Document, TargetError, scores_by_index
+from farrank_loadtest.targets import MALFORMED, Answer, CandidateDocument, TargetError, scores_by_index
 
 _SHOWN_CHARACTERS = 300
 # Long documents make up most of a request: json would take ten times as long and slow a busy generator.
@@ -32,7 +32,7 @@ MakeRequest = Callable[[str, list[str], str], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class HttpProtocol:
     """One peer's protocol: its route, its request, and the places of values in its answer.
 
     `results` is the answer's key of the scored documents, None if the answer is a bare array; `stage_headers`
@@ -64,10 +64,10 @@ def _bare_request(query: str, texts: list[str], ranker: str) -> dict[str, Any]:
     return _named_request(query, texts, ranker) | {"return_documents": False}
 
 
-_V1 = Dialect("/v1/rerank", _bare_request, "results", "relevance_score")
-_COHERE_V2 = Dialect("/v2/rerank", _named_request, "results", "relevance_score")
-DIALECTS: Mapping[str, Dialect] = {
-    "tei": Dialect("/rerank", _tei_request, None, "score", _TEI_STAGES),
+_V1 = HttpProtocol("/v1/rerank", _bare_request, "results", "relevance_score")
+_COHERE_V2 = HttpProtocol("/v2/rerank", _named_request, "results", "relevance_score")
+DIALECTS: Mapping[str, HttpProtocol] = {
+    "tei": HttpProtocol("/rerank", _tei_request, None, "score", _TEI_STAGES),
     "cohere": _V1,
     "jina": _V1,
 }
@@ -91,7 +91,7 @@ class HttpTarget:
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
     async def rerank(
-        self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
+        self, query: str, documents: Sequence[CandidateDocument], *, ranker: str = "", timeout_s: float
     ) -> Answer:
         """Score the documents; stages come from the peer's headers, if any."""
         texts = [document.text for document in documents]
@@ -121,7 +121,7 @@ class HttpTarget:
         await self._session.close()
 
 
-def _scores(dialect: Dialect, body: bytes, documents: int) -> tuple[float, ...]:
+def _scores(dialect: HttpProtocol, body: bytes, documents: int) -> tuple[float, ...]:
     try:
         answer = json.loads(body)
         entries = answer if dialect.results is None else answer[dialect.results]
@@ -132,7 +132,7 @@ def _scores(dialect: Dialect, body: bytes, documents: int) -> tuple[float, ...]:
     return scores_by_index(scored, documents)
 
 
-def _stages_s(dialect: Dialect, headers: Mapping[str, str]) -> dict[str, float]:
+def _stages_s(dialect: HttpProtocol, headers: Mapping[str, str]) -> dict[str, float]:
     stages = {}
     for stage, header in dialect.stage_headers.items():
         if (told := headers.get(header)) is not None:

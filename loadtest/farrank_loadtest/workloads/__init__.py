@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import dataclass
 
-from farrank_loadtest.targets import Document
+from farrank_loadtest.targets import CandidateDocument
 from farrank_trec.errors import InputError
 
 
@@ -12,7 +12,7 @@ class Call:
     """One request to send: a query and its candidates. `query_id` is a run's, else empty."""
 
     query: str
-    documents: tuple[Document, ...]
+    documents: tuple[CandidateDocument, ...]
     query_id: str = ""
 
     @property

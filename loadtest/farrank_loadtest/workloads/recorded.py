@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farrank_loadtest.targets import Document
+from farrank_loadtest.targets import CandidateDocument
 from farrank_loadtest.workloads import Call, Workload
 from farrank_trec import Run, missing_documents, read_collection, read_queries, read_run
 from farrank_trec.errors import InputError
@@ -46,11 +46,11 @@ def _id_and_text(where: str, place: int, given: Any) -> tuple[str, str | None]:
     return doc_id, named_string(where, given, ("text",)) if "text" in given else None
 
 
-def _with_text(where: str, doc_id: str, text: str | None, found: Mapping[str, str]) -> Document:
+def _with_text(where: str, doc_id: str, text: str | None, found: Mapping[str, str]) -> CandidateDocument:
     text = found.get(doc_id) if text is None else text
     if text is None:
         raise InputError(f"{where}: document {doc_id!r} has no text, here or in a --collection")
-    return Document(doc_id, text)
+    return CandidateDocument(doc_id, text)
 
 
 def read_candidates(run: Path, queries: Path, collection: Sequence[Path], depth: int) -> Workload:
@@ -82,7 +82,9 @@ def calls_of_run(run: Run, queries: Mapping[str, str], collection: Sequence[Path
     texts = read_collection(collection, doc_ids)
     calls = []
     for query_id, ranked in run.items():
-        documents = [Document(each.doc_id, texts[each.doc_id]) for each in ranked if each.doc_id in texts]
+        documents = [
+            CandidateDocument(each.doc_id, texts[each.doc_id]) for each in ranked if each.doc_id in texts
+        ]
         if documents:
             calls.append(Call(queries[query_id], tuple(documents), query_id))
     return calls, missing_documents(texts, doc_ids)

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 from farrank_loadtest.errors import LoadtestError
-from farrank_loadtest.targets import Document
+from farrank_loadtest.targets import CandidateDocument
 from farrank_loadtest.workloads import Call, Workload
 
 FORMS = "constant:TOKENS, uniform:LEAST:MOST or lognormal:MEDIAN:SIGMA:MOST"
@@ -82,7 +82,9 @@ def make_up(calls: int, documents: int, lengths: Lengths, query_tokens: int, *, 
     made = tuple(
         Call(
             _text(randomly, query_tokens),
-            tuple(Document(f"d{place}", _text(randomly, tokens)) for place, tokens in enumerate(each)),
+            tuple(
+                CandidateDocument(f"d{place}", _text(randomly, tokens)) for place, tokens in enumerate(each)
+            ),
         )
         for each in drawn
     )

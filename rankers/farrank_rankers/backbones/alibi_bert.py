@@ -32,7 +32,7 @@ from farrank_rankers.backbones.bert import PADDED
 from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.errors import WeightsError
 from farrank_rankers.lean_transformers import transformers
-from farrank_rankers.packed.packed_backbone import LayerParts, PackedTransformer, Reading
+from farrank_rankers.packed.packed_backbone import LayerParts, PackedArguments, PackedTransformer
 from farrank_rankers.packed.pattern import Pattern, Score
 
 # The memory-efficient kernels copy a bias whose rows do not start at multiples of this, once in every layer.
@@ -266,11 +266,11 @@ class PackedAlibiBert(PackedTransformer):
         """Split a post-norm layer into its parts."""
         return LayerParts(layer.attention.projections, layer.attention.heads, layer.after_attention)
 
-    def embedded(self, given: Reading) -> Tensor:
+    def embedded(self, given: PackedArguments) -> Tensor:
         """Shapes: T tokens -> (T, H)."""
         return self.model.embeddings(given.stream.input_ids, given.stream.token_type_ids)
 
-    def shared(self, given: Reading, hidden: Tensor) -> Pattern:
+    def shared(self, given: PackedArguments, hidden: Tensor) -> Pattern:
         """Lower scores by the distance between tokens; padding that the stream leaves out counts."""
         stream, slopes = given.stream, head_slopes(self.model.config.num_attention_heads, hidden.device)
         return (

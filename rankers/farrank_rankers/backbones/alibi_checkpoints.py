@@ -63,7 +63,7 @@ HEADS = ("cls.", "pooler.")
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class CheckpointFacts:
     """Properties of all published checkpoints of one kind.
 
     Their config.json has the `required` values, and its auto_map names one of `code` for `auto_class`. All
@@ -85,11 +85,11 @@ class Published:
         return f"{self.prefix}{layer}{MODULES[module]}.{parameter}"
 
 
-PUBLISHED: Mapping[OwnBackbone, Published] = {
+PUBLISHED: Mapping[OwnBackbone, CheckpointFacts] = {
     # jinaai/jina-embeddings-v2-base-en. Source: the names under which huggingface/candle's jina_bert.rs reads
     # that checkpoint, without a prefix before "embeddings" and "encoder". vllm-project/vllm's jina_bert.py
     # ignores names that begin with "pooler" or "cls".
-    "jina": Published(
+    "jina": CheckpointFacts(
         {"hidden_act": "gelu", "position_embedding_type": "alibi", "feed_forward_type": "geglu"},
         auto_class="AutoModel",
         # jina-bert-v2-qk-post-norm has the same keys in its config.json, but other layers; auto_map differs.
@@ -99,7 +99,7 @@ PUBLISHED: Mapping[OwnBackbone, Published] = {
     # mosaicml/mosaic-bert-base-seqlen-2048, saved as a masked language model. Source: the parameter names of
     # mosaicml/examples, bert/src/bert_layers.py. oaqa/FlexNeuART's mosaicbert.py takes "bert." off the
     # checkpoint's names and drops those that begin with "cls" before it loads the encoder.
-    "mosaic": Published(
+    "mosaic": CheckpointFacts(
         {"hidden_act": "gelu"},
         auto_class="AutoModelForMaskedLM",
         # A checkpoint names only the file of its code; one saved again from it also names the repository.

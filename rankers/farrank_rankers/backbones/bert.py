@@ -10,9 +10,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from farrank_rankers.backbones.forms import Forms, Replacement
 from farrank_rankers.packed.packed_backbone import (
     LayerParts,
+    PackedArguments,
     PackedTransformer,
     PositionWise,
-    Reading,
     are_plain,
 )
 from farrank_rankers.packed.stream import TokenStream
@@ -46,7 +46,7 @@ class PackedBert(PackedTransformer):
         own = layer.attention.self
         return LayerParts([own.query, own.key, own.value], own.num_attention_heads, after_attention(layer))
 
-    def embedded(self, given: Reading) -> Tensor:
+    def embedded(self, given: PackedArguments) -> Tensor:
         """Shapes: T tokens -> (T, H)."""
         hidden = super().embedded(given)  # (T, E)
         # ELECTRA's embeddings may be narrower than its layers.

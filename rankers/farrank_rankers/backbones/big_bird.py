@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map
 
 from farrank_rankers.backbones.bert import PackedBert, attend_seen, first_alone
 from farrank_rankers.backbones.forms import Forms, Replacement
-from farrank_rankers.packed.packed_backbone import Reading
+from farrank_rankers.packed.packed_backbone import PackedArguments
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Pattern
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import Role
@@ -177,7 +177,7 @@ def dense_layers(model: Any) -> Iterator[Replacement]:
 class PackedBigBird(PackedBert):
     """A transformers BigBird, sparse or full, as built. Shapes: T tokens -> last_hidden_state (T, H)."""
 
-    def shared(self, given: Reading, hidden: Tensor) -> Pattern:
+    def shared(self, given: PackedArguments, hidden: Tensor) -> Pattern:
         """Make the pattern of blocks in evaluation."""
         if self.model.attention_type != "block_sparse":
             return EVERY_TOKEN

@@ -13,9 +13,9 @@ from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.packed.packed_backbone import (
     Compile,
     LayerParts,
+    PackedArguments,
     PackedLayer,
     PackedTransformer,
-    Reading,
 )
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Pattern, Score
 from farrank_rankers.packed.stream import TokenStream
@@ -39,7 +39,7 @@ class PackedDebertaLayer(PackedLayer):
     24 KiB per token in half precision for both kinds.
     """
 
-    def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
+    def mixed(self, hidden: Tensor, given: PackedArguments, shared: Any) -> Tensor:
         """Shapes: hidden (T, H), shared (2S, H) and `Slots` -> (T, A, D)."""
         distances, slots = shared
         projected = self.projected(hidden).view(len(hidden), 3, self.heads, -1)  # (T, 3, A, D)
@@ -138,7 +138,7 @@ class PackedDeberta(PackedTransformer):
         projections = [own.query_proj, own.key_proj, own.value_proj]
         return LayerParts(projections, own.num_attention_heads, after_attention(layer))
 
-    def shared(self, given: Reading, hidden: Tensor) -> tuple[Tensor | None, Slots | None]:
+    def shared(self, given: PackedArguments, hidden: Tensor) -> tuple[Tensor | None, Slots | None]:
         """Give the vectors of distances (2S, H), only the trained rows, and their slots."""
         return self.model.encoder.get_rel_embedding(), self._slots
 

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from farrank_rankers.backbones.forms import Forms
-from farrank_rankers.packed.packed_backbone import LayerParts, PackedTransformer, Reading
+from farrank_rankers.packed.packed_backbone import LayerParts, PackedArguments, PackedTransformer
 from farrank_rankers.packed.stream import TokenStream
 
 
@@ -30,7 +30,7 @@ class PackedDistilBert(PackedTransformer):
 
         return LayerParts([own.q_lin, own.k_lin, own.v_lin], own.n_heads, rest)
 
-    def embedded(self, given: Reading) -> Tensor:
+    def embedded(self, given: PackedArguments) -> Tensor:
         """Shapes: T tokens -> (T, H)."""
         # Part by part: before transformers 5 the embeddings' module takes no positions.
         parts = self.model.embeddings

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from farrank_rankers.backbone_facts import ARCHITECTURES
 from farrank_rankers.packed.packed_backbone import (
     Compile,
+    PackedArguments,
     PackedBackbone,
     PackedOutput,
     PackedTransformer,
-    Reading,
     as_written,
 )
 from farrank_rankers.packed.stream import TokenStream
@@ -101,7 +101,7 @@ def packed_backbone(
     if head is None:
         return packed
 
-    def with_head(given: Reading) -> PackedOutput:
+    def with_head(given: PackedArguments) -> PackedOutput:
         """Add logits (P, labels)."""
         output = packed(given)
         return output._replace(logits=head(backbone, output.tokens, output.last_hidden_state))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.backbones.llama import PackedLlama, PackedLlamaLayer, last_token, without_cache
-from farrank_rankers.packed.packed_backbone import Compile, LayerParts, Reading
+from farrank_rankers.packed.packed_backbone import Compile, LayerParts, PackedArguments
 from farrank_rankers.packed.pattern import Pattern, Score
 
 
@@ -34,7 +34,7 @@ class PackedGemma(PackedLlama):
         scale = 1.0 if hasattr(embedding, "embed_scale") else model.config.hidden_size**0.5
         self._embedding_scale = float(torch.tensor(scale, dtype=embedding.weight.dtype))
 
-    def embedded(self, given: Reading) -> Tensor:
+    def embedded(self, given: PackedArguments) -> Tensor:
         """Scale embeddings by √H. Shapes: T tokens -> (T, H)."""
         return super().embedded(given) * self._embedding_scale
 

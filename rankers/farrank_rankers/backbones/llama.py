@@ -10,10 +10,10 @@ from farrank_rankers.backbones.forms import Forms
 from farrank_rankers.packed.packed_backbone import (
     Compile,
     LayerParts,
+    PackedArguments,
     PackedLayer,
     PackedOutput,
     PackedTransformer,
-    Reading,
 )
 from farrank_rankers.packed.pattern import CAUSAL, Pattern, counting_places
 from farrank_rankers.packed.stream import TokenStream
@@ -47,7 +47,7 @@ class PackedLlamaLayer(PackedLayer):
         # transformers counts the token itself.
         return CAUSAL if window is None else Pattern(causal=True, window=window - 1)
 
-    def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
+    def mixed(self, hidden: Tensor, given: PackedArguments, shared: Any) -> Tensor:
         """Shapes: hidden (T, H), shared (T, 1, D) twice -> (T, A, D)."""
         pattern, stream = self._pattern, given.stream
         if not stream.is_dense:
@@ -89,16 +89,16 @@ class PackedLlama(PackedTransformer):
 
         return LayerParts([own.q_proj, own.k_proj, own.v_proj], own.config.num_attention_heads, rest)
 
-    def embedded(self, given: Reading) -> Tensor:
+    def embedded(self, given: PackedArguments) -> Tensor:
         """Shapes: T tokens -> (T, H)."""
         return self.model.embed_tokens(given.stream.input_ids)
 
-    def shared(self, given: Reading, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def shared(self, given: PackedArguments, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Turn positions into cosines and sines. Shapes: -> (T, 1, D) twice."""
         cosine, sine = self.model.rotary_emb(hidden[None], given.positions[None])  # (1, T, D) each
         return cosine[0, :, None], sine[0, :, None]
 
-    def __call__(self, given: Reading) -> PackedOutput:
+    def __call__(self, given: PackedArguments) -> PackedOutput:
         """Shapes: T tokens -> last_hidden_state (T, H)."""
         output = super().__call__(given)
         last: Tensor = self.model.norm(output.last_hidden_state)  # (T, H)

@@ -19,9 +19,9 @@ from farrank_rankers.backbones.forms import Forms, Replacement
 from farrank_rankers.packed.packed_backbone import (
     Compile,
     LayerParts,
+    PackedArguments,
     PackedLayer,
     PackedTransformer,
-    Reading,
 )
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern
 from farrank_rankers.packed.stream import InputBounds, TokenStream, uploaded
@@ -154,7 +154,7 @@ def frames_and_queries(stream: TokenStream) -> GlobalTokens:
 class PackedLongformerLayer(PackedLayer):
     """A post-norm layer. Shapes: (T, H) -> (T, H)."""
 
-    def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
+    def mixed(self, hidden: Tensor, given: PackedArguments, shared: Any) -> Tensor:
         """Attend to near and global tokens; global tokens attend to all. Shapes: (T, H) -> (T, A, D)."""
         own, (everywhere, patterns) = self.layer.attention.self, shared
         projected = self.projected(hidden).view(len(hidden), 5, self.heads, -1)  # (T, 5, A, D)
@@ -189,7 +189,7 @@ class PackedLongformer(PackedTransformer):
         projections = [own.query, own.key, own.value, own.key_global, own.value_global]
         return LayerParts(projections, own.num_heads, after_attention(layer))
 
-    def shared(self, given: Reading, hidden: Tensor) -> tuple[GlobalTokens, Mapping[int, Pattern]]:
+    def shared(self, given: PackedArguments, hidden: Tensor) -> tuple[GlobalTokens, Mapping[int, Pattern]]:
         """Give the global tokens, and the pattern of each window."""
         everywhere, places = self.global_tokens(given.stream), given.stream.places
         return everywhere, {

@@ -17,10 +17,10 @@ from farrank_rankers.backbones.published_config import LOCAL
 from farrank_rankers.packed.packed_backbone import (
     Compile,
     LayerParts,
+    PackedArguments,
     PackedLayer,
     PackedOutput,
     PackedTransformer,
-    Reading,
 )
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern, counting_places
 from farrank_rankers.packed.stream import TokenStream
@@ -65,7 +65,7 @@ def with_normed_states(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, 
     return output
 
 
-class Shared(NamedTuple):
+class SharedInputs(NamedTuple):
     """Shared by layers of one kind: the pattern of tokens that see each other, and the rotations of heads.
 
     Shapes: cosine and sine (T, 1, D).
@@ -84,9 +84,9 @@ class PackedModernBertLayer(PackedLayer):
         self.is_local = is_local(layer)
         self._asked = compile_by(self.asked)
 
-    def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
+    def mixed(self, hidden: Tensor, given: PackedArguments, shared: Any) -> Tensor:
         """Shapes: hidden (T, H) -> (T, A, D)."""
-        own: Shared = shared[self.is_local]
+        own: SharedInputs = shared[self.is_local]
         return given.attend(self._asked(hidden, own.cosine, own.sine), own.pattern)
 
     def asked(self, hidden: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,9 +95,9 @@ class PackedModernBertLayer(PackedLayer):
         query, key, value = projected.view(len(hidden), 3, self.heads, -1).unbind(1)  # (T, A, D) each
         return turned(query, cosine, sine), turned(key, cosine, sine), value
 
-    def first(self, hidden: Tensor, given: Reading, shared: Any) -> PackedOutput:
+    def first(self, hidden: Tensor, given: PackedArguments, shared: Any) -> PackedOutput:
         """Compute the first token of each input, which reads all others. Shapes: (T, H) -> (P, H)."""
-        own: Shared = shared[self.is_local]
+        own: SharedInputs = shared[self.is_local]
         stream = given.stream
         tokens, first, width = stream.firsts(), stream.first(hidden), hidden.shape[1]
         normed = self.layer.attn_norm(hidden)  # (T, H)
@@ -138,11 +138,11 @@ class PackedModernBert(PackedTransformer):
 
         return LayerParts([layer.attn.Wqkv], layer.attn.config.num_attention_heads, rest)
 
-    def embedded(self, given: Reading) -> Tensor:
+    def embedded(self, given: PackedArguments) -> Tensor:
         """Shapes: T tokens -> (T, H)."""
         return self.model.embeddings(given.stream.input_ids)
 
-    def shared(self, given: Reading, hidden: Tensor) -> Mapping[bool, Shared]:
+    def shared(self, given: PackedArguments, hidden: Tensor) -> Mapping[bool, SharedInputs]:
         """Give the shared parts of layers, by whether the layers are local."""
         shared = {}
         for layer in self.model.layers:
@@ -150,7 +150,7 @@ class PackedModernBert(PackedTransformer):
             if near not in shared:
                 cosine, sine = Rotations.of(self.model, layer, hidden[None], given.positions[None])
                 pattern = self._near_in(given.stream) if near else EVERY_TOKEN
-                shared[near] = Shared(pattern, cosine[0, :, None], sine[0, :, None])
+                shared[near] = SharedInputs(pattern, cosine[0, :, None], sine[0, :, None])
         return shared
 
     def _near_in(self, stream: TokenStream) -> Pattern:
@@ -161,7 +161,7 @@ class PackedModernBert(PackedTransformer):
         """Whether the last layer can compute only first tokens, which it can if it is global."""
         return not is_local(self.model.layers[-1])
 
-    def __call__(self, given: Reading) -> PackedOutput:
+    def __call__(self, given: PackedArguments) -> PackedOutput:
         """Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens."""
         output = super().__call__(given)
         last: Tensor = self.model.final_norm(output.last_hidden_state)

@@ -167,7 +167,7 @@ _LENGTH_DECIDES = frozenset({"big_bird"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exported:
+class ExportedRanker:
     """An export with its ranker's reader and versions, like those of `Ranker`."""
 
     export: Export
@@ -176,7 +176,7 @@ class Exported:
     encodings_version: str
 
 
-def open_exported(export: Export, **overrides: Unpack[Overrides]) -> Exported:
+def open_exported(export: Export, **overrides: Unpack[Overrides]) -> ExportedRanker:
     """Open an artifact's export. Every file is read once, for its checksum.
 
     The ranker's weights may be missing if only the export is served.
@@ -190,7 +190,7 @@ def open_exported(export: Export, **overrides: Unpack[Overrides]) -> Exported:
     reader, files = reader_and_files(artifact, overrides)
     check_within(made_for, reader)
     content = (reader.spec, reader.tokenizer.files, files.config, manifest.weights_digest)
-    return Exported(export, reader, content_version(*content), encodings_version(*content))
+    return ExportedRanker(export, reader, content_version(*content), encodings_version(*content))
 
 
 def source_files(artifact: Path) -> list[Path]:

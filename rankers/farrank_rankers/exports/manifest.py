@@ -53,7 +53,7 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Parity:
+class ExportParity:
     """Differences of the export's scores in one runtime from those of the ranker in torch, fp32.
 
     `computed_in` is the precision that the runtime really used. Differences are absolute, on the scale of the
@@ -84,7 +84,7 @@ class Parity:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRuntime:
     """A runtime that was left out of an export because its graph is beyond its bound.
 
     `parity` holds the figures; None if scores were NaN.
@@ -92,11 +92,11 @@ class Refused:
 
     runtime: str
     reason: str
-    parity: Parity | None = None
+    parity: ExportParity | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Quantized:
+class Quantization:
     """The quantization of a runtime's encoder to int8.
 
     `products` counts the encoder's matrix products (in ONNX: MatMul). Those named in `left` are not computed
@@ -147,10 +147,10 @@ class ExportManifest:
     created_with: Mapping[str, str]
     sources: Mapping[str, str]
     checksums: Mapping[str, str]
-    parity: tuple[Parity, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    parity: tuple[ExportParity, ...] = ()
+    refused: tuple[RefusedRuntime, ...] = ()
     drifting: tuple[str, ...] = ()
-    quantized: tuple[Quantized, ...] = ()
+    quantized: tuple[Quantization, ...] = ()
     exporter: Exporter = "torch"
     manifest_version: int = MANIFEST_VERSION
 

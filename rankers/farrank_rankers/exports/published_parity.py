@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.manifest import DIGEST, ExportPrecision, Parity, sealed
+from farrank_rankers.exports.manifest import DIGEST, ExportParity, ExportPrecision, sealed
 from farrank_rankers.json_values import read_fields, read_json
 
 MEASURED = "farrank-parity.json"
@@ -27,7 +27,7 @@ class MeasuredFile:
     precision: ExportPrecision
     version: str
     weights_digest: str
-    parity: Parity | None
+    parity: ExportParity | None
     beyond: str | None = None
 
 

@@ -40,7 +40,7 @@ class HiddenStatesEncoder(Encoder):
         return Features(torch.stack(output.hidden_states, dim=-2), tokens.roles)
 
 
-class Texts(NamedTuple):
+class JoinedTexts(NamedTuple):
     """The queries' tokens in the first chunks, and the joined tokens of all chunks of each document.
 
     A slot without a token repeats one of the query's, so that its values are finite; its mask is false. A
@@ -70,7 +70,9 @@ def query_slots(features: Features, max_query_tokens: int) -> Tensor:
     return torch.arange(slots, device=counts.device) < counts
 
 
-def texts(features: Features, chunk_mask: Tensor, query_mask: Tensor, pair_values: int) -> Iterator[Texts]:
+def texts(
+    features: Features, chunk_mask: Tensor, query_mask: Tensor, pair_values: int
+) -> Iterator[JoinedTexts]:
     """Take the texts out of their chunks, a few documents at a time, without padding and special tokens.
 
     Token vectors are large, and what families compute from pairs of them, `pair_values` for each, is larger:
@@ -88,7 +90,7 @@ def texts(features: Features, chunk_mask: Tensor, query_mask: Tensor, pair_value
         yield _taken_apart(vectors[some], roles[some], chunk_mask[some], query_mask[some])
 
 
-def _taken_apart(vectors: Tensor, roles: Tensor, chunk_mask: Tensor, query_mask: Tensor) -> Texts:
+def _taken_apart(vectors: Tensor, roles: Tensor, chunk_mask: Tensor, query_mask: Tensor) -> JoinedTexts:
     """Shapes: vectors (N, C, S, F…), roles (N, C, S), chunk_mask (N, C), query_mask (N, Q) -> N texts."""
     of_query = roles[:, 0] == Role.QUERY  # (N, S)
     of_document = ((roles == Role.DOCUMENT) & chunk_mask[:, :, None]).flatten(1)  # (N, C·S)
@@ -99,7 +101,7 @@ def _taken_apart(vectors: Tensor, roles: Tensor, chunk_mask: Tensor, query_mask:
     doc_mask = torch.arange(slots, device=lengths.device) < lengths  # (N, T)
     chunks = torch.arange(roles.shape[1], device=lengths.device)  # (C,)
     membership = (positions // roles.shape[2])[:, :, None] == chunks  # (N, T, C)
-    return Texts(
+    return JoinedTexts(
         query=_at(_positions(of_query, query_mask.shape[1], first), vectors),
         query_mask=query_mask,
         document=_at(positions, vectors),
@@ -144,10 +146,11 @@ def similarity_matrix(query: Tensor, document: Tensor) -> Tensor:
     return products / (query_norms * document_norms)  # (N, L+1, Q, T)
 
 
-class Compared(NamedTuple):
+class TokenSimilarities(NamedTuple):
     """Some documents' similarities between tokens of query and text, computed without weights.
 
-    Shapes: simmat (N, L+1, Q, T), query_mask (N, Q), doc_mask (N, T), membership (N, T, C), as in `Texts`.
+    Shapes: simmat (N, L+1, Q, T), query_mask (N, Q), doc_mask (N, T), membership (N, T, C), as in
+    `JoinedTexts`.
     """
 
     simmat: Tensor
@@ -156,7 +159,7 @@ class Compared(NamedTuple):
     membership: Tensor
 
 
-def compared(features: Features, chunk_mask: Tensor, query_mask: Tensor) -> Iterator[Compared]:
+def compared(features: Features, chunk_mask: Tensor, query_mask: Tensor) -> Iterator[TokenSimilarities]:
     """Compare the texts, a few documents at a time.
 
     Shapes: features (D, C, S, L+1, H), chunk_mask (D, C), query_mask (D, Q) -> D documents' similarities.
@@ -164,7 +167,7 @@ def compared(features: Features, chunk_mask: Tensor, query_mask: Tensor) -> Iter
     layers = features.vectors.shape[3]
     for text in texts(features, chunk_mask, query_mask, pair_values=layers):
         simmat = similarity_matrix(text.query, text.document)
-        yield Compared(simmat, text.query_mask, text.doc_mask, text.membership)
+        yield TokenSimilarities(simmat, text.query_mask, text.doc_mask, text.membership)
 
 
 def over_chunks(values: Tensor, masks: Tensor) -> Tensor:
@@ -197,7 +200,7 @@ class Cedr(Aggregator[State]):
         query_mask = query_slots(features, self.max_query_tokens)  # (D, Q)
         return self.match(compared(features, chunk_mask, query_mask), features.vectors[:, :, 0, -1])
 
-    def match(self, groups: Iterable[Compared], cls: Tensor) -> State:
+    def match(self, groups: Iterable[TokenSimilarities], cls: Tensor) -> State:
         """Read the similarities of D documents, whose queries have the same number of slots.
 
         Shapes: groups of the D documents in their order, cls (D, C, H) -> the family's state.
@@ -227,7 +230,7 @@ class CountingCedr(Cedr[ChunkCounts]):
         """Count each chunk's similarities. Shapes: (N, L+1, Q, T), (N, 1, T, C) -> (B, N, L+1, Q, C)."""
         raise NotImplementedError
 
-    def match(self, groups: Iterable[Compared], cls: Tensor) -> ChunkCounts:
+    def match(self, groups: Iterable[TokenSimilarities], cls: Tensor) -> ChunkCounts:
         """Shapes: cls (D, C, H) -> counts (D, Q, C, B·(L+1)), query_mask (D, Q)."""
         counts, query_masks = [], []
         for group in groups:

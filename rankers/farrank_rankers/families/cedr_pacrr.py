@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from farrank_rankers.aggregate import effects, leave_one_out_masks
-from farrank_rankers.families.cedr import Cedr, Compared, mean_cls
+from farrank_rankers.families.cedr import Cedr, TokenSimilarities, mean_cls
 from farrank_rankers.spec import RankerSpec
 
 LONGEST_NGRAM = 3
@@ -17,7 +17,7 @@ STRONGEST = 2
 HIDDEN = 32
 
 
-class Matched(NamedTuple):
+class NgramMatches(NamedTuple):
     """Some documents' similarity matrix, and for each n the strength of the match of each pair of positions.
 
     Shapes: simmat (N, L+1, R, T), lengths (N, C) of the chunks, strengths (N, R, T+2) for each n.
@@ -31,7 +31,7 @@ class Matched(NamedTuple):
 class Matches(NamedTuple):
     """The groups of documents in their order, and each chunk's [CLS]. Shapes: cls (D, C, H)."""
 
-    groups: tuple[Matched, ...]
+    groups: tuple[NgramMatches, ...]
     cls: Tensor
 
 
@@ -61,7 +61,7 @@ class CedrPacrr(Cedr[Matches]):
             nn.Linear(HIDDEN, 1),
         )
 
-    def match(self, groups: Iterable[Compared], cls: Tensor) -> Matches:
+    def match(self, groups: Iterable[TokenSimilarities], cls: Tensor) -> Matches:
         """Shapes: cls (D, C, H) -> groups of the D documents."""
         matched = []
         for group in groups:
@@ -70,7 +70,7 @@ class CedrPacrr(Cedr[Matches]):
             simmat = pad(group.simmat.masked_fill(~pairs, 0.0), (0, 0, 0, missing))  # (N, L+1, R, T)
             lengths = group.membership.sum(dim=1).long()  # (N, C)
             strengths = tuple(ngram(simmat, lengths) for ngram in self.ngrams)  # (N, R, T+2) each
-            matched.append(Matched(simmat, lengths, strengths))
+            matched.append(NgramMatches(simmat, lengths, strengths))
         return Matches(tuple(matched), cls)
 
     def score(self, state: Matches, masks: Tensor) -> Tensor:

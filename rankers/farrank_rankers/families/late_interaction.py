@@ -9,7 +9,12 @@ from torch import Tensor
 from farrank_rankers.backbones.build_backbone import transformers_config
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
-from farrank_rankers.families.parade_transformer import ChunkVectors, ParadeTransf, Part, VectorTransformer
+from farrank_rankers.families.parade_transformer import (
+    ChunkVectors,
+    InputPart,
+    ParadeTransf,
+    VectorTransformer,
+)
 from farrank_rankers.family import LateInteractionOptions
 from farrank_rankers.features import Features, Layout
 from farrank_rankers.spec import RankerSpec
@@ -76,8 +81,10 @@ class LateInteraction(ParadeTransf):
         if torch.compiler.is_compiling():
             rows = torch.arange(chunk_mask.numel(), device=chunk_mask.device)  # (D·C,)
             document = rows // chunk_mask.shape[1]  # (D·C,)
-            of_query = Part(query.vectors.index_select(0, document), query_mask.index_select(0, document))
-            of_chunk = Part(features.vectors.flatten(0, 1), doc_mask.flatten(0, 1))
+            of_query = InputPart(
+                query.vectors.index_select(0, document), query_mask.index_select(0, document)
+            )
+            of_chunk = InputPart(features.vectors.flatten(0, 1), doc_mask.flatten(0, 1))
             interacted: Tensor = self.interaction(of_query, of_chunk)  # (D·C, W)
             return ChunkVectors(interacted.reshape(*chunk_mask.shape, -1), chunk_mask)
         documents, columns = chunk_mask.nonzero(as_tuple=True)  # (N,) each
@@ -86,8 +93,8 @@ class LateInteraction(ParadeTransf):
         for document, column in zip(
             torch.split(documents, group), torch.split(columns, group), strict=True
         ):  # (G,) each
-            of_query = Part(query.vectors[document], query_mask[document])
-            of_chunk = Part(features.vectors[document, column], doc_mask[document, column])
+            of_query = InputPart(query.vectors[document], query_mask[document])
+            of_chunk = InputPart(features.vectors[document, column], doc_mask[document, column])
             vectors.append(self.interaction(of_query, of_chunk))  # (G, W)
         joined = torch.cat(vectors)  # (N, W)
         empty = joined.new_zeros(*chunk_mask.shape, joined.shape[1])  # (D, C, W)

@@ -41,7 +41,7 @@ class ParadeMax(Aggregator[Tensor]):
         return self.head(present.amax(dim=2))  # (V, D)
 
 
-class Attended(NamedTuple):
+class AttendedVectors(NamedTuple):
     """Chunks' vectors and their attention logits.
 
     Shapes: vectors (D, C, H), logits (D, C, 1) or (D, C, H).
@@ -55,7 +55,7 @@ class Attended(NamedTuple):
         return self.logits.masked_fill(~masks[..., None], -torch.inf).softmax(dim=-2)
 
 
-class ParadeAttn(Aggregator[Attended]):
+class ParadeAttn(Aggregator[AttendedVectors]):
     """Score a document by a weighted sum of its chunks' vectors: w = softmax_i(C·cls_i), F(Σ_i w_i cls_i).
 
     C is a vector and a bias; `per_dimension` makes it a matrix, (H, H), and gives each dimension its own
@@ -73,15 +73,15 @@ class ParadeAttn(Aggregator[Attended]):
         self.attention = nn.Linear(hidden_size, hidden_size if per_dimension else 1)
         self.head = Head(hidden_size)
 
-    def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> Attended:
+    def interact(self, features: Features, chunk_mask: Tensor, query: Features | None) -> AttendedVectors:
         """Shapes: (D, C, H), (D, C) -> vectors and logits of (D, C, …)."""
         present = features.vectors.masked_fill(~chunk_mask[:, :, None], 0.0)  # (D, C, H)
-        return Attended(present, self.attention(present))
+        return AttendedVectors(present, self.attention(present))
 
-    def score(self, state: Attended, masks: Tensor) -> Tensor:
+    def score(self, state: AttendedVectors, masks: Tensor) -> Tensor:
         """Shapes: masks (V, D, C) -> (V, D)."""
         return self.head((state.weights(masks) * state.vectors).sum(dim=2))  # (V, D)
 
-    def chunk_scores(self, state: Attended, chunk_mask: Tensor, scores: Tensor) -> Tensor:
+    def chunk_scores(self, state: AttendedVectors, chunk_mask: Tensor, scores: Tensor) -> Tensor:
         """Return the attention's weights. Shapes: (D, C) -> (D, C)."""
         return state.weights(chunk_mask).mean(dim=-1)

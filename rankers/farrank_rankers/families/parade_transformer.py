@@ -24,7 +24,7 @@ from farrank_rankers.tokenizer import Frame
 from farrank_rankers.tokens import Role
 
 
-class Part(NamedTuple):
+class InputPart(NamedTuple):
     """Consecutive vectors of the transformer's input, all of one segment.
 
     `mask` marks the vectors to read. Each of these takes a position, and so does each that `takes_position`
@@ -37,10 +37,12 @@ class Part(NamedTuple):
     segment: int = 0
     takes_position: Tensor | None = None
 
-    def repeated(self, times: int) -> "Part":
+    def repeated(self, times: int) -> "InputPart":
         """Repeat all rows. Shapes: (N, T, H) -> (times·N, T, H)."""
         positions = None if self.takes_position is None else self.takes_position.repeat(times, 1)
-        return Part(self.vectors.repeat(times, 1, 1), self.mask.repeat(times, 1), self.segment, positions)
+        return InputPart(
+            self.vectors.repeat(times, 1, 1), self.mask.repeat(times, 1), self.segment, positions
+        )
 
 
 class VectorTransformer(nn.Module):
@@ -74,7 +76,7 @@ class VectorTransformer(nn.Module):
             self.project = nn.Linear(input_width, shape.width)
             nn.init.xavier_uniform_(self.project.weight)
 
-    def forward(self, *parts: Part) -> Tensor:
+    def forward(self, *parts: InputPart) -> Tensor:
         """Shapes: (N, T, H) each -> (N, W)."""
         rows = parts[0].mask[:, :1]  # (N, 1)
         separators = [] if self.separator is None else [_learned(self.separator, rows)]
@@ -93,9 +95,9 @@ class VectorTransformer(nn.Module):
         return output.last_hidden_state[:, 0]
 
 
-def _learned(vector: Tensor, rows: Tensor) -> Part:
+def _learned(vector: Tensor, rows: Tensor) -> InputPart:
     """Make a learned vector a part of every row. Shapes: vector (W,), rows (N, 1) -> (N, 1, W)."""
-    return Part(vector.expand(rows.shape[0], 1, -1), torch.ones_like(rows))
+    return InputPart(vector.expand(rows.shape[0], 1, -1), torch.ones_like(rows))
 
 
 class ChunkVectors(NamedTuple):
@@ -106,7 +108,7 @@ class ChunkVectors(NamedTuple):
 
     chunks: Tensor
     present: Tensor
-    before: tuple[Part, ...] = ()
+    before: tuple[InputPart, ...] = ()
 
 
 class ParadeTransf(Aggregator[ChunkVectors]):
@@ -149,7 +151,7 @@ class ParadeTransf(Aggregator[ChunkVectors]):
 
     def score(self, state: ChunkVectors, masks: Tensor) -> Tensor:
         """Shapes: masks (V, D, C) -> (V, D)."""
-        chunks = Part(state.chunks, masks[0], segment=1, takes_position=state.present)
+        chunks = InputPart(state.chunks, masks[0], segment=1, takes_position=state.present)
         sequence = (*state.before, chunks)
         parts = [part.repeated(masks.shape[0]) for part in sequence]
         parts[-1] = parts[-1]._replace(mask=masks.flatten(0, 1))  # (V·D, C)
@@ -203,7 +205,7 @@ class ParadeTransfPretr(ParadeTransf):
         super().__init__(spec, hidden_size, options.transformer, options.use_separators)
 
 
-class QueryEncoder(Encoder):
+class PairEncoder(Encoder):
     """Encode a query-chunk pair as the last layer's first vector ([CLS]) and those of the query's tokens.
 
     Shapes: input_ids, roles, token_type_ids (P, L) -> (P, 1 + Q, H), the chunk's roles PADDING.
@@ -257,5 +259,5 @@ class ParadeTransfQuery(ParadeTransf):
         query_vectors = pad(features.vectors[:, 0, 1:], (0, 0, 0, missing))  # (D, Q, H)
         query_mask = pad(features.roles[:, 0, 1:] == Role.QUERY, (0, missing))  # (D, Q)
         padded = torch.arange(query_mask.shape[1], device=query_mask.device) < self.query_positions  # (Q,)
-        before = Part(query_vectors, query_mask, takes_position=query_mask | padded)
+        before = InputPart(query_vectors, query_mask, takes_position=query_mask | padded)
         return ChunkVectors(features.vectors[:, :, 0], chunk_mask, (before,))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from farrank_rankers.ranker import Ranker
 
 
-class Limits(TypedDict, total=False):
+class ReadingLimits(TypedDict, total=False):
     """Limits of reading, in tokens; None is the same as not given."""
 
     window: int | None
@@ -46,7 +46,7 @@ class Limits(TypedDict, total=False):
     pad_query_to: int | None
 
 
-class Overrides(Limits, total=False):
+class Overrides(ReadingLimits, total=False):
     """Keywords of `open_reader` and `open_ranker`; None is the same as not given.
 
     family: the aggregation of a cross-encoder's or bi-encoder's chunk scores, by the names firstp (the
@@ -68,7 +68,7 @@ class Overrides(Limits, total=False):
     download: bool
 
 
-def refuse_unknown(given: Mapping[str, Any], known: type[Limits]) -> None:
+def refuse_unknown(given: Mapping[str, Any], known: type[ReadingLimits]) -> None:
     """Refuse unknown keywords: `Unpack` is checked only by type checkers.
 
     Raises: TypeError naming them.
@@ -79,7 +79,7 @@ def refuse_unknown(given: Mapping[str, Any], known: type[Limits]) -> None:
 
 
 def overridden(
-    spec: RankerSpec, limits: Limits, budget: PositionBudget, family: str | None = None
+    spec: RankerSpec, limits: ReadingLimits, budget: PositionBudget, family: str | None = None
 ) -> RankerSpec:
     """Apply the limits given; chunks of another kind than the spec's get that kind's default window.
 
@@ -126,7 +126,7 @@ def fitted_spec(
     family: str,
     backbone: str,
     options: Options,
-    limits: Limits,
+    limits: ReadingLimits,
     budget: PositionBudget,
     provenance: Mapping[str, str],
 ) -> RankerSpec:

@@ -11,7 +11,7 @@ from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import Options, TransformerShape, family_named
 from farrank_rankers.files.answering_models import yes_no_options
 from farrank_rankers.files.model_files import ModelFiles, locate
-from farrank_rankers.files.open import Limits, fitted_spec, open_files, overridden, refuse_unknown
+from farrank_rankers.files.open import ReadingLimits, fitted_spec, open_files, overridden, refuse_unknown
 from farrank_rankers.files.weights import build, fill_backbone, fill_own, fill_published
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
@@ -61,7 +61,7 @@ def new_ranker(
     aggregator_backbone: str | Path | None = None,
     interaction_backbone: str | Path | None = None,
     download: bool = False,
-    **limits: Unpack[Limits],
+    **limits: Unpack[ReadingLimits],
 ) -> Ranker:
     """Put a family's untrained head on a backbone: a folder, a hub name, or "embedded".
 
@@ -71,7 +71,7 @@ def new_ranker(
     (PARADE's `aggregator_backbone`, late interaction's `interaction_backbone`), for their size and weights.
     Raises: SourceError, WeightsError or SpecError, each naming the problem; TypeError for an unknown limit.
     """
-    refuse_unknown(limits, Limits)
+    refuse_unknown(limits, ReadingLimits)
     files, budget = open_files(backbone, download=download)
     # By the option with its size; the aggregator's module has the same name.
     parts: dict[str, ModelFiles] = {}

@@ -20,7 +20,7 @@ Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-class Touched(NamedTuple):
+class BlockPairs(NamedTuple):
     """Blocks of pairs: rows are blocks of queries, columns blocks of keys.
 
     In blocks of `partly` some pairs see each other, by the mask; in those of `wholly` all do.
@@ -31,7 +31,7 @@ class Touched(NamedTuple):
     wholly: Flags
 
 
-def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Pattern) -> Touched:
+def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Pattern) -> BlockPairs:
     """Find the blocks with pairs that `pattern` lets see each other, in inputs of these lengths."""
     asks, sees = np.asarray(asking, dtype=np.int64), np.asarray(seen, dtype=np.int64)
     # Pieces, N of them: inputs are cut where blocks begin, so that each is in one block and in one input.
@@ -69,7 +69,7 @@ def touched_blocks(asking: tuple[int, ...], seen: tuple[int, ...], pattern: Patt
         first, behind = -(-(begins + first) // BLOCK), (begins + end) // BLOCK
         whole = (ends - places == BLOCK) & (first < behind)
         wholly = _marked(blocks[whole], first[whole], behind[whole], shape)
-    return Touched(touched & ~wholly, wholly)
+    return BlockPairs(touched & ~wholly, wholly)
 
 
 def _marked(rows: Numbers, first: Numbers, behind: Numbers, shape: tuple[int, int]) -> Flags:
@@ -93,7 +93,7 @@ class BlockLists(NamedTuple):
     wholly: Tensor | None
 
     @classmethod
-    def of(cls, touched: Touched, masked: bool, device: torch.device) -> "BlockLists":
+    def of(cls, touched: BlockPairs, masked: bool, device: torch.device) -> "BlockLists":
         """List blocks, in one upload."""
         kinds = [touched.partly] if masked else [touched.partly, touched.wholly]
         listed = np.stack([_listed(flags) for flags in kinds])  # (1 or 2, Q, 1 + K)

@@ -14,7 +14,7 @@ from farrank_rankers.packed.plain_attention import plain_attention
 OLDEST_CAPABILITY = (8, 0)
 
 
-class Chosen(NamedTuple):
+class AttentionChoice(NamedTuple):
     """Attention for a device; `name` is for reports, `missing` is the reason that it is not a faster one."""
 
     attention: Attention
@@ -45,16 +45,18 @@ class FusedAttention:
         return FlexAttention()
 
 
-def choose_attention(device: torch.device, dtype: torch.dtype) -> Chosen:
+def choose_attention(device: torch.device, dtype: torch.dtype) -> AttentionChoice:
     """Choose attention for streams in `dtype` on a device.
 
     Raises: AttentionAbsent if a GPU has none: it needs padded batches.
     """
     if device.type != "cuda":
-        return Chosen(plain_attention, "plain", "packing gains nothing without a GPU")
+        return AttentionChoice(plain_attention, "plain", "packing gains nothing without a GPU")
     if dtype not in HALF_PRECISION:
         name = str(dtype).removeprefix("torch.")
-        return Chosen(plain_attention, "plain", f"packing gains nothing in {name}: kernels need 16 bits")
+        return AttentionChoice(
+            plain_attention, "plain", f"packing gains nothing in {name}: kernels need 16 bits"
+        )
     capability = torch.cuda.get_device_capability(device)
     if capability < OLDEST_CAPABILITY:
         raise AttentionAbsent(
@@ -63,7 +65,9 @@ def choose_attention(device: torch.device, dtype: torch.dtype) -> Chosen:
         )
     try:
         flash = FlashAttention()
-        return Chosen(FusedAttention(flash, takes_slopes=True), f"flash_attn {flash.version} and flex")
+        return AttentionChoice(
+            FusedAttention(flash, takes_slopes=True), f"flash_attn {flash.version} and flex"
+        )
     except AttentionAbsent as absent:
         missing = str(absent)
     if not torch.backends.cuda.is_flash_attention_available():
@@ -72,7 +76,7 @@ def choose_attention(device: torch.device, dtype: torch.dtype) -> Chosen:
         varlen = VarlenAttention()
     except AttentionAbsent as absent:
         raise AttentionAbsent(f"{missing}, and {absent}") from absent
-    return Chosen(FusedAttention(varlen, takes_slopes=False), "torch varlen and flex", missing)
+    return AttentionChoice(FusedAttention(varlen, takes_slopes=False), "torch varlen and flex", missing)
 
 
 def _dotted(capability: tuple[int, int]) -> str:

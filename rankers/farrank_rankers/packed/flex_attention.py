@@ -18,7 +18,7 @@ from farrank_rankers.packed.pattern import Heads, Mask, Pattern, Score
 from farrank_rankers.packed.stream import InputBounds
 
 
-class Standing(NamedTuple):
+class KeyRanges(NamedTuple):
     """For each query, its input's range of keys (first, end) and its own place.
 
     Shapes: (T,) int32 each.
@@ -29,7 +29,7 @@ class Standing(NamedTuple):
     place: Tensor
 
     @classmethod
-    def of(cls, asking: InputBounds, seen: InputBounds) -> "Standing":
+    def of(cls, asking: InputBounds, seen: InputBounds) -> "KeyRanges":
         """Compute on the device, without waiting for it."""
         lengths, tokens = asking.offsets.diff(), sum(asking.lengths)
 
@@ -84,7 +84,7 @@ def compiled_kernel() -> Callable[..., Any]:
 
 
 # Shared by layers that attend within the same inputs; it lives as long as their bounds.
-Prepared = tuple[Standing, dict[Kind, BlockLists]]
+Prepared = tuple[KeyRanges, dict[Kind, BlockLists]]
 
 
 class FlexAttention:
@@ -105,7 +105,7 @@ class FlexAttention:
         query, key, value, asking, seen, scale = heads.padded(NARROWEST if width < NARROWEST else 1)
         of_asking = self._prepared.setdefault(asking, WeakKeyDictionary())
         if seen not in of_asking:
-            of_asking[seen] = (Standing.of(asking, seen), {})
+            of_asking[seen] = (KeyRanges.of(asking, seen), {})
         standing, blocks = of_asking[seen]
         masked = pattern.sees is not None
         far_seen = (pattern.far_seen, pattern.far_seen_last)
@@ -133,7 +133,7 @@ class FlexAttention:
         return mixed[0, ..., :width].transpose(0, 1)
 
 
-def _mask(pattern: Pattern, standing: Standing) -> Mask:
+def _mask(pattern: Pattern, standing: KeyRanges) -> Mask:
     """Let tokens of one input see each other, as the pattern allows."""
     first, behind, place = standing
     causal, sees = pattern.causal, pattern.sees
@@ -151,7 +151,7 @@ def _mask(pattern: Pattern, standing: Standing) -> Mask:
     return mask
 
 
-def _score(pattern: Pattern, standing: Standing) -> Score | None:
+def _score(pattern: Pattern, standing: KeyRanges) -> Score | None:
     """Change scores by the pattern, first by slopes, then by its own function."""
     slopes, rescored, place = pattern.slopes, pattern.rescored, standing.place
     if slopes is None:

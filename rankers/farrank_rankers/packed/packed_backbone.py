@@ -15,7 +15,7 @@ PositionWise = Callable[..., Any]
 Compile = Callable[[PositionWise], PositionWise]
 
 
-class Reading(NamedTuple):
+class PackedArguments(NamedTuple):
     """The arguments of a packed backbone: a stream, its tokens' positions, and a kernel for attention.
 
     With `hidden_states` the output also has the states of the embeddings and of every layer; with
@@ -55,7 +55,7 @@ class PackedOutput(NamedTuple):
 
 # A backbone that reads a stream, with the weights of the one that reads padded batches. It is for inference:
 # attention has no dropout, even if its modules are in training mode.
-PackedBackbone = Callable[[Reading], PackedOutput]
+PackedBackbone = Callable[[PackedArguments], PackedOutput]
 
 
 def as_written(function: PositionWise) -> PositionWise:
@@ -124,15 +124,15 @@ class PackedLayer:
         self.heads = int(parts.heads)
         self.rest = compile_by(parts.rest)
 
-    def __call__(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
+    def __call__(self, hidden: Tensor, given: PackedArguments, shared: Any) -> Tensor:
         """Shapes: (T, H) -> (T, H)."""
         return self.rest(self.mixed(hidden, given, shared).flatten(1), hidden)
 
-    def mixed(self, hidden: Tensor, given: Reading, shared: Any) -> Tensor:
+    def mixed(self, hidden: Tensor, given: PackedArguments, shared: Any) -> Tensor:
         """Attend with the pattern that all layers share. Shapes: (T, H) -> (T, A, D)."""
         return given.attend(self.projected(hidden).view(len(hidden), 3, self.heads, -1).unbind(1), shared)
 
-    def first(self, hidden: Tensor, given: Reading, shared: Any) -> PackedOutput:
+    def first(self, hidden: Tensor, given: PackedArguments, shared: Any) -> PackedOutput:
         """Compute the first token of each input, which reads all others. Shapes: (T, H) -> (P, H)."""
         tokens, first = given.stream.firsts(), given.stream.first(hidden)  # (P, H)
         width = hidden.shape[1]
@@ -170,7 +170,7 @@ class PackedTransformer:
         """Split a layer into its parts."""
         raise NotImplementedError
 
-    def embedded(self, given: Reading) -> Tensor:
+    def embedded(self, given: PackedArguments) -> Tensor:
         """Compute the first layer's input from embeddings like BERT's. Shapes: T tokens -> (T, H)."""
         stream = given.stream
         return self.model.embeddings(
@@ -179,7 +179,7 @@ class PackedTransformer:
             position_ids=given.positions[None],
         )[0]
 
-    def shared(self, given: Reading, hidden: Tensor) -> Any:
+    def shared(self, given: PackedArguments, hidden: Tensor) -> Any:
         """Make the argument shared by all layers' attention: a pattern, for plain layers."""
         return EVERY_TOKEN
 
@@ -187,7 +187,7 @@ class PackedTransformer:
         """Whether the last layer can compute only first tokens, which it can if they see all others."""
         return shared is EVERY_TOKEN
 
-    def __call__(self, given: Reading) -> PackedOutput:
+    def __call__(self, given: PackedArguments) -> PackedOutput:
         """Shapes: T tokens -> last_hidden_state (T, H), or (P, H) of first tokens."""
         hidden = self.embedded(given)  # (T, H)
         shared = self.shared(given, hidden)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from farrank_bench.rounds import ContenderFailed
 from farrank_bench.scaling import loopback, ways
-from farrank_bench.scaling.__main__ import Plan, WayFigures, measure_ways, rows_of
+from farrank_bench.scaling.__main__ import ScalingPlan, WayFigures, measure_ways, rows_of
 from farrank_bench.scaling.balancing import rows
 from farrank_bench.scaling.callers import Callers, callers
 from farrank_bench.scaling.calls import (
@@ -42,7 +42,7 @@ from farrank_rankers.tokens import EncoderInput
 from support import forked
 
 TOKEN_S = 0.0005
-PLAN = Plan([1, 2], [2], 2, 1.5, 1.0, 3, 2, 0.5, TOKEN_S)
+PLAN = ScalingPlan([1, 2], [2], 2, 1.5, 1.0, 3, 2, 0.5, TOKEN_S)
 
 
 def tokens(count: int) -> NDArray[np.int32]:

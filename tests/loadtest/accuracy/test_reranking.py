@@ -9,11 +9,11 @@ import pytest
 from farrank_loadtest.accuracy import reranking
 from farrank_loadtest.accuracy.reranking import RunMaker
 from farrank_loadtest.errors import TargetFailed
-from farrank_loadtest.targets import Answer, Document, TargetError
+from farrank_loadtest.targets import Answer, CandidateDocument, TargetError
 from farrank_loadtest.workloads import Call
 from farrank_trec import read_run
 
-DOCUMENTS = tuple(Document(doc_id, doc_id * 3) for doc_id in "abc")
+DOCUMENTS = tuple(CandidateDocument(doc_id, doc_id * 3) for doc_id in "abc")
 
 
 def candidates(count: int) -> list[Call]:
@@ -29,7 +29,7 @@ class Counting:
         self.in_flight = self.most_in_flight = 0
 
     async def rerank(
-        self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
+        self, query: str, documents: Sequence[CandidateDocument], *, ranker: str = "", timeout_s: float
     ) -> Answer:
         self.asked.append(query)
         self.in_flight += 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_loadtest.accuracy.accuracy_report import Cell, Report, Row, render
+from farrank_loadtest.accuracy.accuracy_report import Cell, ModelRow, Report, render
 from farrank_loadtest.errors import LoadtestError
 from farrank_trec.errors import InputError
 
@@ -15,9 +15,9 @@ DEV = Report(
     alpha=0.01,
     measures=("RR",),
     rows=(
-        Row("FirstP", "", {"RR": Cell(0.394, (0.394,))}),
-        Row("MaxP", "FirstP", {"RR": Cell(0.392, (0.39, 0.394), -0.004, 0.02, 0.03)}),
-        Row("PARADE", "FirstP", {"RR": Cell(0.41649, (0.41649,), 0.055, 0.0001, 0.02)}),
+        ModelRow("FirstP", "", {"RR": Cell(0.394, (0.394,))}),
+        ModelRow("MaxP", "FirstP", {"RR": Cell(0.392, (0.39, 0.394), -0.004, 0.02, 0.03)}),
+        ModelRow("PARADE", "FirstP", {"RR": Cell(0.41649, (0.41649,), 0.055, 0.0001, 0.02)}),
     ),
     notes=("A note.",),
     inputs={"flags": {}},
@@ -29,8 +29,8 @@ DL = replace(
     alpha=0.05,
     measures=("nDCG@10", "AP"),
     rows=(
-        Row("FirstP", "", {"nDCG@10": Cell(0.632, (0.632,)), "AP": Cell(0.3, (0.3,))}),
-        Row(
+        ModelRow("FirstP", "", {"nDCG@10": Cell(0.632, (0.632,)), "AP": Cell(0.3, (0.3,))}),
+        ModelRow(
             "MaxP",
             "FirstP",
             {
@@ -38,7 +38,7 @@ DL = replace(
                 "AP": Cell(0.3, (0.3,) * 2, 0.0, 0.9, 0.9),
             },
         ),
-        Row(
+        ModelRow(
             "PARADE",
             "FirstP",
             {"nDCG@10": Cell(0.652, (0.652,), 0.031, 0.2, 0.04), "AP": Cell(0.29, (0.29,), None, 0.5, 0.5)},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_loadtest.accuracy.accuracy_report import Cell, Report, Row
+from farrank_loadtest.accuracy.accuracy_report import Cell, ModelRow, Report
 from farrank_loadtest.efficiency.efficiency_report import open_folder
 from farrank_loadtest.efficiency.long_documents import documents_of_lengths
 from farrank_loadtest.efficiency.measuring import common_tokenizer
@@ -83,7 +83,7 @@ def report(path: Path, **rows: tuple[str, float | None]) -> Path:
         alpha=0.05,
         measures=("nDCG@10",),
         rows=tuple(
-            Row(name.replace("_", "-"), baseline, {"nDCG@10": Cell(0.5, (0.5,), gain)})
+            ModelRow(name.replace("_", "-"), baseline, {"nDCG@10": Cell(0.5, (0.5,), gain)})
             for name, (baseline, gain) in rows.items()
         ),
         notes=(),

@@ -9,11 +9,13 @@ from farrank_loadtest.errors import TargetFailed
 from farrank_loadtest.latency.plan import Caps, Objective, Plan
 from farrank_loadtest.latency.steps import climb, upwards
 from farrank_loadtest.latency.sweep import StepResult, probe, sweep
-from farrank_loadtest.targets import Answer, Document, TargetError
+from farrank_loadtest.targets import Answer, CandidateDocument, TargetError
 from farrank_loadtest.workloads import Call, Workload
 from support.virtual_time import in_virtual_time
 
-WORKLOAD = Workload("test", (Call("a", (Document("1", "x"),)), Call("b", (Document("2", "y"),))))
+WORKLOAD = Workload(
+    "test", (Call("a", (CandidateDocument("1", "x"),)), Call("b", (CandidateDocument("2", "y"),)))
+)
 
 
 class OneAtATime:
@@ -26,7 +28,7 @@ class OneAtATime:
         self._lock = asyncio.Lock()
 
     async def rerank(
-        self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
+        self, query: str, documents: Sequence[CandidateDocument], *, ranker: str = "", timeout_s: float
     ) -> Answer:
         self.queries.append(query)
         self.rankers.add(ranker)
@@ -107,7 +109,7 @@ class Leaving(OneAtATime):
         self._at_once = 0
 
     async def rerank(
-        self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
+        self, query: str, documents: Sequence[CandidateDocument], *, ranker: str = "", timeout_s: float
     ) -> Answer:
         self._at_once += 1
         try:
@@ -195,7 +197,7 @@ async def test_cancelling_before_anything_was_measured_leaves_nothing() -> None:
 async def test_a_probe_fails_with_the_targets_words() -> None:
     class Refusing(OneAtATime):
         async def rerank(
-            self, query: str, documents: Sequence[Document], *, ranker: str = "", timeout_s: float
+            self, query: str, documents: Sequence[CandidateDocument], *, ranker: str = "", timeout_s: float
         ) -> Answer:
             raise TargetError("NOT_FOUND", "no such\nranker")
 

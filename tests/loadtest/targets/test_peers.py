@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from farrank_loadtest.targets import Document, Target, TargetError
+from farrank_loadtest.targets import CandidateDocument, Target, TargetError
 from farrank_loadtest.targets.address import open_target
 
-DOCUMENTS = [Document("a", "one"), Document("b", "two é"), Document("c", "")]
+DOCUMENTS = [CandidateDocument("a", "one"), CandidateDocument("b", "two é"), CandidateDocument("c", "")]
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from farrank_loadtest.targets import Document
+from farrank_loadtest.targets import CandidateDocument
 from farrank_loadtest.workloads import Call
 from farrank_loadtest.workloads.recorded import read_candidates, read_jsonl
 from farrank_trec.errors import InputError
@@ -30,8 +30,8 @@ def test_calls_with_texts_ids_and_plain_strings(tmp_path: Path) -> None:
     )
     workload = read_jsonl(path, [collection])
     assert workload.calls == (
-        Call("q1", (Document("a", "alpha"), Document("c", "gamma"))),
-        Call("q2", (Document("0", "plain"), Document("b", ""))),
+        Call("q1", (CandidateDocument("a", "alpha"), CandidateDocument("c", "gamma"))),
+        Call("q2", (CandidateDocument("0", "plain"), CandidateDocument("b", ""))),
     )
     assert "2 calls" in workload.describe()
     assert "documents a call: 2;" in workload.describe()
@@ -87,7 +87,7 @@ def first_stage(tmp_path: Path) -> tuple[Path, Path, list[Path]]:
 def test_a_run_and_its_collection_make_calls(first_stage: tuple[Path, Path, list[Path]]) -> None:
     run, queries, collection = first_stage
     workload = read_candidates(run, queries, collection, depth=2)
-    documents = (Document("d1", "one"), Document("d2", "two"))
+    documents = (CandidateDocument("d1", "one"), CandidateDocument("d2", "two"))
     assert workload.calls == (Call("who wrote it", documents, "q1"), Call("when was it", documents, "q2"))
     assert read_candidates(run, queries, collection, depth=9).calls[1].documents[2].text == "Three\n\n3"
 

@@ -8,7 +8,7 @@ import pytest
 
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import MANIFEST, Export
-from farrank_rankers.exports.manifest import ExportManifest, Refused, sealed
+from farrank_rankers.exports.manifest import ExportManifest, RefusedRuntime, sealed
 
 WriteExport = Callable[..., Export]
 
@@ -24,7 +24,7 @@ def test_a_written_manifest_is_read_back(write_export: WriteExport) -> None:
 
 def test_refused_runtimes_are_read_with_and_without_figures(write_export: WriteExport) -> None:
     manifest = write_export().manifest
-    refused = (Refused("tensorrt", "beyond", manifest.parity[0]), Refused("torch", "no number"))
+    refused = (RefusedRuntime("tensorrt", "beyond", manifest.parity[0]), RefusedRuntime("torch", "no number"))
     manifest = replace(manifest, refused=refused)
     assert ExportManifest.from_json(manifest.to_json()) == manifest
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from farrank_rankers.packed.attention_blocks import BLOCK, BlockLists, Touched, touched_blocks
+from farrank_rankers.packed.attention_blocks import BLOCK, BlockLists, BlockPairs, touched_blocks
 from farrank_rankers.packed.pattern import Pattern
 
 LENGTHS = st.lists(st.integers(1, 700), min_size=1, max_size=6)
@@ -98,7 +98,7 @@ def test_a_window_over_long_inputs_leaves_most_blocks_out() -> None:
 def test_lists_name_each_rows_blocks_in_order(masked: bool) -> None:
     partly = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1]], dtype=bool)
     wholly = np.array([[0, 1, 0], [0, 1, 1], [0, 0, 0]], dtype=bool)
-    lists = BlockLists.of(Touched(partly, wholly), masked, torch.device("cpu"))
+    lists = BlockLists.of(BlockPairs(partly, wholly), masked, torch.device("cpu"))
     assert lists.partly_counts.tolist() == [[[2, 0, 3]]]
     assert lists.partly.tolist() == [[[[0, 2, 0], [0, 0, 0], [0, 1, 2]]]]
     assert lists.partly.dtype == lists.partly_counts.dtype == torch.int32
@@ -114,6 +114,6 @@ def test_lists_name_each_rows_blocks_in_order(masked: bool) -> None:
 
 def test_lists_have_no_dimension_that_makes_torch_recompile() -> None:
     one = np.ones((1, 1), dtype=bool)
-    lists = BlockLists.of(Touched(one, ~one), False, torch.device("cpu"))
+    lists = BlockLists.of(BlockPairs(one, ~one), False, torch.device("cpu"))
     assert lists.partly_counts.tolist() == [[[1, 0]]]
     assert lists.partly.shape == (1, 1, 2, 2)

@@ -14,7 +14,7 @@ from farrank_training.data_sets.positions import CHUNK_TOKENS, ChunkShare, Posit
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedPositions:
     """The papers' percentages by chunk, 1 to 6 and 6+."""
 
     name: str
@@ -25,10 +25,12 @@ class Published:
 
 # Source: Boytsov et al., arXiv 2207.01262, online appendix, Table 2.
 PUBLISHED = (
-    Published(
+    PublishedPositions(
         "MS MARCO dev", (85.9, 9.1, 2.6, 1.2, 0.6, 0.6, 0.1), (71.0, 14.9, 6.1, 3.0, 1.4, 1.2, 2.5), "o"
     ),
-    Published("FiRA", (83.8, 9.9, 2.3, 2.2, 0.7, 0.4, 0.7), (76.4, 15.3, 3.9, 2.2, 0.9, 0.5, 0.7), "D"),
+    PublishedPositions(
+        "FiRA", (83.8, 9.9, 2.3, 2.2, 0.7, 0.4, 0.7), (76.4, 15.3, 3.9, 2.2, 0.9, 0.5, 0.7), "D"
+    ),
 )
 
 

@@ -89,7 +89,7 @@ class WindowOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AnsweredQuestion:
     """A question, the passage that answers it, and the answer's characters [start, end) in the passage."""
 
     where: str
@@ -115,7 +115,7 @@ class RelevantPassage:
     """A window that answers questions, and windows of the same article that answer none of them."""
 
     window: Window
-    questions: Sequence[Question]
+    questions: Sequence[AnsweredQuestion]
     neighbours: Sequence[Window]
 
 
@@ -241,7 +241,7 @@ class WindowCutter:
 
 def _relevant_passages(
     passages: Sequence[ArticlePassage],
-    asked: Mapping[str, Sequence[Question]],
+    asked: Mapping[str, Sequence[AnsweredQuestion]],
     cut: WindowCutter,
     options: WindowOptions,
     left_out: Counter[str],
@@ -356,10 +356,10 @@ def _check_chunks(document: MadeDocument, tokenizer: TextTokenizer, tokens: int)
         )
 
 
-def _read_questions(path: Path, articles: Articles) -> dict[str, list[Question]]:
+def _read_questions(path: Path, articles: Articles) -> dict[str, list[AnsweredQuestion]]:
     """Read questions by the passages that answer them."""
     texts = {each.passage_id: each.text for passages in articles.values() for each in passages}
-    questions: dict[str, list[Question]] = {}
+    questions: dict[str, list[AnsweredQuestion]] = {}
     seen: dict[str, str] = {}
     for where, line in numbered_lines(path):
         fields = json_object(where, line)
@@ -377,7 +377,9 @@ def _read_questions(path: Path, articles: Articles) -> dict[str, list[Question]]
         end = start + len(answer)
         if texts[passage_id][start:end] != answer:
             raise InputError(f"{where}: the answer {answer!r} is not at character {start} of {passage_id!r}")
-        questions.setdefault(passage_id, []).append(Question(where, query_id, text, passage_id, start, end))
+        questions.setdefault(passage_id, []).append(
+            AnsweredQuestion(where, query_id, text, passage_id, start, end)
+        )
     if not questions:
         raise InputError(f"{path}: there are no questions; expected JSON lines")
     return questions

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from farrank_rankers.calibration import Calibration
 from farrank_rankers.ensemble import ensemble_version
-from farrank_rankers.exports.manifest import Parity
+from farrank_rankers.exports.manifest import ExportParity
 from farrank_rankers.family import EvidenceKind
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
@@ -47,7 +47,7 @@ class LoadedRanker:
     cache: DocumentCache | None
     probe: EncoderInput
     runtime_reason: str = ""
-    parity: Parity | None = None
+    parity: ExportParity | None = None
     density: TokenDensity = field(default_factory=TokenDensity)
 
     def release(self) -> None:
