@@ -134,7 +134,7 @@ class ImpactStage(LuceneStage):
         query = UNIT if config.query == UNIT else Path(config.query).name
         super().__init__(context, config.kind, config.path, {"by": "impact"}, f"impact(query={query})")
         self._config, self._key = config, context.key
-        self._thread = ReaderThreads(1, QUANTUM_S)
+        self._thread = ReaderThreads(1, QUANTUM_S, "farrank-impact")
         self._weights: UnitWeights | MaskedLanguageModel | None = None
 
     async def start(self) -> None:

@@ -42,14 +42,15 @@ class ReaderHung(Exception):
 class ReaderThreads(Executor):
     """A pool of daemon threads that take work from one queue, in fair order among accounts.
 
-    An account may be ahead of its share by `quantum_s` seconds of work.
+    An account may be ahead of its share by `quantum_s` seconds of work. Each thread is called `name`.
     `concurrent.futures.ThreadPoolExecutor` cannot replace a thread. It also waits for each of its threads
     when the interpreter exits, so that a hung one would keep the process alive.
     """
 
-    def __init__(self, threads: int, quantum_s: float) -> None:
+    def __init__(self, threads: int, quantum_s: float, name: str = "farrank-reader") -> None:
         self._queue = _ThreadsQueue(quantum_s)
-        self._readers = [_Reader(self._queue) for _ in range(threads)]
+        self._name = name
+        self._readers = [_Reader(self._queue, name) for _ in range(threads)]
         self._hung: list[_Reader] = []
         self._is_shut = False
 
@@ -96,7 +97,7 @@ class ReaderThreads(Executor):
         for reader in hung:
             self._readers.remove(reader)
             self._hung.append(reader)
-            self._readers.append(_Reader(self._queue))
+            self._readers.append(_Reader(self._queue, self._name))
             reader.give_up()
         return len(hung)
 
@@ -140,13 +141,13 @@ class _ThreadsQueue:
 class _Reader:
     """A thread, its current work, and how long the checks have seen it at that work."""
 
-    def __init__(self, queue: _ThreadsQueue) -> None:
+    def __init__(self, queue: _ThreadsQueue, name: str) -> None:
         self._queue = queue
         self._at: ReaderTask | None = None
         self._seen_at: ReaderTask | None = None
         self._seen_s = 0.0
         self._given_up = False
-        self.thread = threading.Thread(target=self._run, name="farrank-reader", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
     def looked_at(self, elapsed_s: float) -> bool:
