@@ -2,14 +2,15 @@
 
 import asyncio
 import itertools
-import math
-import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+
+import numpy as np
+import psutil
 
 from farrank_bench.rounds import ContenderFailed
 from farrank_bench.scaling.callers import CONNECT_S, Callers, Options, ask
@@ -60,26 +61,14 @@ class Latency:
 
 
 def cpu_now_s() -> tuple[float, float]:
-    """Return the processor time so far of this process and its descendants, and of the whole machine.
-
-    Source: proc_pid_stat(5), proc_stat(5).
-    """
-    parents, used = dict[int, int](), dict[int, float]()
-    tick_s = 1 / os.sysconf("SC_CLK_TCK")
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = file.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue  # the process has ended meanwhile
-        pid = int(file.parent.name)
-        parents[pid], used[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) * tick_s
-    ours = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    user, nice, system, _, _, irq, softirq, *_ = map(
-        int, Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
-    )
-    return sum(used.get(pid, 0.0) for pid in ours), (user + nice + system + irq + softirq) * tick_s
+    """Return the processor time so far of this process and its descendants, and of the whole machine."""
+    this, own_s = psutil.Process(), 0.0
+    for process in (this, *this.children(recursive=True)):
+        # A process may end meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            own_s += sum(process.cpu_times()[:2])
+    machine = psutil.cpu_times()
+    return own_s, machine.user + machine.nice + machine.system + machine.irq + machine.softirq
 
 
 def closed_load(
@@ -168,21 +157,16 @@ def latency(
         samples[place].latency_s - services_s[place] - samples[place].stages_s["queue"] for place in counted
     ]
     simulated = long_run_s(rate_per_s, services_s, replicas, SIMULATED_CALLS, seed)
-    return Latency(
-        1e3 * percentile(measured, 0.5),
-        1e3 * percentile(measured, 0.99),
-        1e3 * percentile(at_best, 0.99),
-        1e3 * percentile(simulated, 0.99),
-        1e3 * percentile(outside_s, 0.5),
-        len(counted),
-    )
+    p50, p99 = percentiles_ms(measured, 50, 99)
+    (best_p99,), (simulated_p99,) = percentiles_ms(at_best, 99), percentiles_ms(simulated, 99)
+    (outside,) = percentiles_ms(outside_s, 50)
+    return Latency(p50, p99, best_p99, simulated_p99, outside, len(counted))
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least `share` of all do not exceed. Raises: ValueError if empty."""
-    if not values:
-        raise ValueError("values is empty; a percentile needs at least 1")
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+def percentiles_ms(values_s: Sequence[float], *percents: float) -> list[float]:
+    """Return percentiles in ms, each the smallest value that at least this percentage does not exceed."""
+    found: list[float] = np.percentile(values_s, percents, method="inverted_cdf").tolist()
+    return [1e3 * each for each in found]
 
 
 def in_turns(

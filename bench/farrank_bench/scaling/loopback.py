@@ -13,11 +13,12 @@ import struct
 import sys
 from pathlib import Path
 
+import psutil
+
 # Source: sched.h, linux/if.h, linux/sockios.h
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 _IFF_UP = 0x1
-_SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 # struct ifreq: the interface's name, its flags, and room for other requests' fields.
 _IFREQ = "16sH22x"
@@ -25,13 +26,7 @@ _IFREQ = "16sH22x"
 
 def only_loopback() -> bool:
     """Return whether loopback is the only interface that is up."""
-    up = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            _, flags = _interface(asked, _SIOCGIFFLAGS, name)
-            if flags & _IFF_UP:
-                up.append(name)
-    return up == ["lo"]
+    return [name for name, found in psutil.net_if_stats().items() if found.isup] == ["lo"]
 
 
 def enter() -> None:
@@ -49,14 +44,7 @@ def enter() -> None:
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        _interface(asked, _SIOCSIFFLAGS, "lo", _IFF_UP)
-
-
-def _interface(asked: socket.socket, request: int, name: str, flags: int = 0) -> tuple[bytes, int]:
-    answer: tuple[bytes, int] = struct.unpack(
-        _IFREQ, fcntl.ioctl(asked, request, struct.pack(_IFREQ, name.encode(), flags))
-    )
-    return answer
+        fcntl.ioctl(asked, _SIOCSIFFLAGS, struct.pack(_IFREQ, b"lo", _IFF_UP))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from farrank_bench.scaling.load import (
     cpu_now_s,
     latency,
     open_load,
-    percentile,
+    percentiles_ms,
 )
 from farrank_bench.scaling.sleeping import SleepingRuntime
 from farrank_client import Client
@@ -194,9 +194,7 @@ def test_linear_is_a_multiple_of_one_replica_in_the_same_round() -> None:
 
 
 def test_percentiles_are_of_the_values() -> None:
-    assert [percentile([3, 1, 2, 4], share) for share in (0.0, 0.5, 0.75, 0.99)] == [1, 2, 3, 4]
-    with pytest.raises(ValueError, match="at least 1"):
-        percentile([], 0.5)
+    assert percentiles_ms([3, 1, 2, 4], 0, 50, 75, 99) == [1000, 2000, 3000, 4000]
 
 
 def test_processor_time_is_that_of_children_too() -> None:
