@@ -283,12 +283,14 @@ class _PendingRequests:
         """Wait for a call's request; return it, or the error for its caller."""
         clock_s = asyncio.get_running_loop().time
         while len(self._waiting) >= MAX_PENDING_REQUESTS:
+            # After a stall of the event loop, complete requests may wait to be read: they are read meanwhile.
+            await asyncio.sleep(GIVES_WAY_S / 5)
+            if len(self._waiting) < MAX_PENDING_REQUESTS:
+                break
             oldest, began_s = next(iter(self._waiting.items()))
             if clock_s() - began_s >= GIVES_WAY_S:
                 del self._waiting[oldest]
                 oldest.reschedule(clock_s())
-            else:
-                await asyncio.sleep(GIVES_WAY_S / 5)
         patience = asyncio.timeout(ARRIVAL_S)
         try:
             async with patience:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -207,3 +208,30 @@ async def test_too_many_reflection_streams_are_refused(monkeypatch: pytest.Monke
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert error.details() == "1 reflection streams are open, the most"
         first.cancel()
+
+
+class Arriving:
+    """A call whose request the event loop has still to read."""
+
+    def __init__(self) -> None:
+        self.request: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def read(self) -> bytes:
+        return await self.request
+
+
+async def test_complete_requests_do_not_give_way_after_a_stall_of_the_event_loop() -> None:
+    pending: Any = standard_services._PendingRequests()
+    calls = [Arriving() for _ in range(standard_services.MAX_PENDING_REQUESTS + 1)]
+    *earlier, last = calls
+    read = [asyncio.create_task(pending.arrived(each)) for each in earlier]
+    await asyncio.sleep(0)
+    time.sleep(2 * standard_services.GIVES_WAY_S)  # noqa: ASYNC251  the stall
+    read.append(asyncio.create_task(pending.arrived(last)))
+    # gRPC passes a message to the event loop in a later turn.
+    for _ in range(3):
+        await asyncio.sleep(0)
+    for each in calls:
+        if not each.request.done():
+            each.request.set_result(b"request")
+    assert await asyncio.gather(*read) == [b"request"] * len(calls)
