@@ -15,10 +15,10 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
     PATH=/opt/farrank/bin:$PATH
 
-# The wheel of this checkout.
-FROM base AS wheel
+# The wheels of this checkout.
+FROM base AS wheels
 WORKDIR /src
-COPY pyproject.toml hatch_build.py README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY proto proto
 COPY trec trec
 COPY rankers rankers
@@ -36,7 +36,7 @@ COPY clients clients
 COPY loadtest loadtest
 COPY scale scale
 COPY cli cli
-RUN ["pip", "wheel", "--no-deps", "--wheel-dir", "/wheels", "."]
+RUN ["pip", "wheel", "--no-deps", "--wheel-dir", "/wheels", "./clients", "."]
 
 # The dependencies have their own file: the heavy layers below change only when that file changes.
 FROM base AS requirements
@@ -44,8 +44,8 @@ WORKDIR /src
 COPY pyproject.toml ./
 ARG EXTRAS="server lucene opensearch elasticsearch embedded onnx openvino"
 ARG MORE_EXTRAS=""
-# An extra may name other extras of this project. Those are listed above, and no package index has this project.
-RUN python -c "import os, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; names = (os.environ['EXTRAS'] + ' ' + os.environ['MORE_EXTRAS']).split(); extras = sum((project['optional-dependencies'][name] for name in names), []); print(*project['dependencies'], *(each for each in extras if not each.startswith('farrank[')), sep='\n')" > requirements.txt
+# An extra may name other extras of this project. Those are listed above. The wheels of this project are built above.
+RUN python -c "import os, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; names = (os.environ['EXTRAS'] + ' ' + os.environ['MORE_EXTRAS']).split(); extras = sum((project['optional-dependencies'][name] for name in names), []); print(*(each for each in project['dependencies'] + extras if not each.startswith('farrank')), sep='\n')" > requirements.txt
 
 FROM base AS environment
 RUN ["python", "-m", "venv", "/opt/farrank"]
@@ -93,15 +93,15 @@ RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-de
 
 FROM gpu AS cuda
 COPY --from=environment-cuda /opt/farrank /opt/farrank
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
+RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
 USER 10001
 
 FROM gpu AS tensorrt
 COPY --from=environment-tensorrt /opt/farrank /opt/farrank
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
+RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
 USER 10001
 
 FROM runtime AS cpu
 COPY --from=environment-cpu /opt/farrank /opt/farrank
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
+RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels pip install --no-deps --no-index /wheels/*.whl
 USER 10001

@@ -12,18 +12,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some images set PYTHONDONTWRITEBYTECODE. Each worker, actor and child process would then compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo train-demo test test-most test-charts test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu experiment clean
+.PHONY: demo train-demo test test-most test-charts test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu experiment wheels clean
 .DELETE_ON_ERROR:
 
 # --no-compile: Python compiles the modules that it imports; pip would spend 45 s on compiling all of them. The pinned
 # packages come first, without a search for versions that fit, which takes pip half a minute. The second call adds the
 # project and the packages that only some builds of torch need.
 BUILD_PINS := ^(cuda|nvidia|onnxruntime-gpu|tensorrt|triton|grpcio-tools)
-$(READY): pyproject.toml constraints.txt hatch_build.py proto/farrank/v1/rerank.proto
+$(READY): pyproject.toml clients/pyproject.toml clients/hatch_build.py constraints.txt proto/farrank/v1/rerank.proto
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	grep -vE '$(BUILD_PINS)' constraints.txt >$(VENV)/pins.txt
 	$(BIN)/pip install --quiet --no-compile --no-deps --requirement $(VENV)/pins.txt
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[all,dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable clients --editable '.[all,dev]'
 	touch $@
 
 # The environment is an order-only prerequisite: a newer environment does not make the corpus out of date.
@@ -146,6 +146,11 @@ bench-gpu: $(READY)  ## measure packed rankers on a CUDA device; see docs/benchm
 
 experiment: $(READY)  ## measure the papers' findings on SQuAD, for hours; the same command resumes an interrupted run
 	$(BIN)/python -m farrank_experiments $(EXPERIMENT_ARGS)
+
+wheels: $(READY)  ## build the packages for PyPI, farrank-client and farrank, into dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist clients
+	$(BIN)/python -m build --outdir dist .
 
 clean:  ## remove the environments, the caches and the built packages
 	rm -rf $(VENV) $(OLDER) .cache dist

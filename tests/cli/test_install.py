@@ -1,16 +1,23 @@
-"""The base install: a wheel in a fresh environment, with only the client and its two packages."""
+"""The wheels in fresh environments: `farrank-client` alone, and `farrank` without extras."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import uv
+from packaging.utils import canonicalize_name
+
+from farrank_cli.spawn import SpawnedServer, spawned_server
 
 ROOT = Path(__file__).parents[2]
+CLIENT = {"farrank-client", "grpcio", "protobuf", "typing-extensions"}
 
 pytestmark = pytest.mark.slow
 
@@ -24,19 +31,47 @@ def run(*command: object, cwd: Path | None = None) -> subprocess.CompletedProces
 
 
 @pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The executables of an environment with the wheel without extras."""
-    folder = tmp_path_factory.mktemp("install")
-    # Built from the source distribution, so that the stubs are compiled in its copy, not in this checkout.
-    built = run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", folder, ROOT, cwd=folder)
-    assert built.returncode == 0, built.stderr
-    (wheel,) = folder.glob("*.whl")
-    made = run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The two wheels, by the name of their distribution."""
+    folder = tmp_path_factory.mktemp("wheels")
+    # Built from source distributions, so that the stubs are compiled in a copy, not in this checkout.
+    for project in (ROOT / "clients", ROOT):
+        built = run(
+            sys.executable, "-m", "build", "--installer", "uv", "--outdir", folder, project, cwd=folder
+        )
+        assert built.returncode == 0, built.stderr
+    found: dict[str, Path] = {
+        canonicalize_name(path.name.partition("-")[0]): path for path in folder.glob("*.whl")
+    }
+    assert found.keys() == {"farrank-client", "farrank"}
+    return found
+
+
+def environment(folder: Path, *wheels: Path) -> Path:
+    """Make an environment with some wheels and what they require; return the folder of its executables."""
+    made = run(sys.executable, "-m", "venv", "--without-pip", folder)
     assert made.returncode == 0, made.stderr
-    scripts = folder / "venv" / "bin"
-    installed = pip(scripts, "install", "--constraint", ROOT / "constraints.txt", wheel)
+    installed = pip(folder / "bin", "install", "--constraint", ROOT / "constraints.txt", *wheels)
     assert installed.returncode == 0, installed.stderr
-    return scripts
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def scripts(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The executables of an environment with `farrank` without extras."""
+    return environment(tmp_path_factory.mktemp("install") / "venv", *wheels.values())
+
+
+@pytest.fixture(scope="module")
+def client_scripts(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The executables of an environment with `farrank-client` alone."""
+    return environment(tmp_path_factory.mktemp("client") / "venv", wheels["farrank-client"])
+
+
+@pytest.fixture(scope="module")
+def server(tiny_rankers: dict[str, Path]) -> Iterator[SpawnedServer]:
+    with spawned_server([f"--ranker=tiny={tiny_rankers['maxp']}", "--log-level=warning"]) as spawned:
+        yield spawned
 
 
 def pip(scripts: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -44,11 +79,48 @@ def pip(scripts: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     return run(uv.find_uv_bin(), "pip", *arguments, "--python", scripts / "python")
 
 
-def test_the_base_install_is_light(scripts: Path) -> None:
-    listed = pip(scripts, "list", "--format=freeze")
+def installed_in(scripts: Path) -> set[str]:
+    return {line.partition("==")[0] for line in pip(scripts, "list", "--format=freeze").stdout.split()}
 
-    names = {line.partition("==")[0] for line in listed.stdout.split()}
-    assert names == {"farrank", "grpcio", "protobuf", "typing-extensions"}
+
+def test_every_package_is_in_one_wheel(wheels: dict[str, Path]) -> None:
+    names = {name: {*zipfile.ZipFile(path).namelist()} for name, path in wheels.items()}
+    packages = {
+        name: {file.partition("/")[0] for file in files if ".dist-info/" not in file}
+        for name, files in names.items()
+    }
+    assert packages["farrank-client"] == {"farrank", "farrank_client"}
+    assert not packages["farrank"] & packages["farrank-client"]
+    linted = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+    not_shipped = {"farrank_demo", "farrank_bench", "farrank_experiments", "farrank_dashboards"}
+    assert packages["farrank"] | packages["farrank-client"] == {*linted} - not_shipped
+    stubs = {f"farrank/v1/rerank_pb2{ending}" for ending in (".py", ".pyi", "_grpc.py")}
+    assert stubs <= names["farrank-client"]
+    typed = {
+        name.partition("/")[0] for files in names.values() for name in files if name.endswith("/py.typed")
+    }
+    assert typed == packages["farrank"] | packages["farrank-client"]
+
+
+def test_the_base_install_is_light(scripts: Path) -> None:
+    assert installed_in(scripts) == {"farrank", *CLIENT}
+
+
+def test_the_client_alone_calls_a_server(client_scripts: Path, server: SpawnedServer, tmp_path: Path) -> None:
+    script = (
+        "import pkgutil\n"
+        "from farrank import Client, Document\n"
+        f"with Client({server.address!r}) as client:\n"
+        "    ranking = client.rerank('sea', [Document('a', 'the sea ' * 900), 'bread'])\n"
+        "print(sorted(result.index for result in ranking.results))\n"
+        "print(*sorted(each.name for each in pkgutil.iter_modules() if each.name.startswith('farrank')))\n"
+    )
+
+    called = run(client_scripts / "python", "-c", script, cwd=tmp_path)
+
+    assert (called.stdout, called.stderr) == ("[0, 1]\nfarrank farrank_client\n", "")
+    assert installed_in(client_scripts) == CLIENT
+    assert not (client_scripts / "farrank").exists()
 
 
 def test_the_doctor_describes_the_machine_and_says_what_a_server_needs(scripts: Path) -> None:
@@ -61,7 +133,7 @@ def test_the_doctor_describes_the_machine_and_says_what_a_server_needs(scripts: 
 
 def test_the_client_works(scripts: Path, tmp_path: Path) -> None:
     script = (
-        "from farrank_client import Client, Unavailable\n"
+        "from farrank import Client, Unavailable\n"
         "try:\n"
         "    Client('127.0.0.1:1').rerank('q', ['x'])\n"
         "except Unavailable as error:\n"

@@ -20,6 +20,7 @@ FILES = {"5": ROOT / "constraints.txt", "4": ROOT / "constraints-transformers-4.
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
     "optional-dependencies"
 ]
+OWN = {canonicalize_name(name) for name in ("farrank", "farrank-client")}
 HERE = importlib.metadata.version("transformers").partition(".")[0]
 
 
@@ -81,7 +82,7 @@ def test_this_environment_is_that_of_a_file() -> None:
     asked.pop("pip", None)  # pip-audit needs it; each environment is created with one of its own
     for name, askers in asked.items():
         version = importlib.metadata.version(name)
-        assert name == "farrank" or version.partition("+")[0] == PINS[HERE][name], name
+        assert name in OWN or version.partition("+")[0] == PINS[HERE][name], name
         for asker, requirement in askers:
             assert requirement.specifier.contains(version, prereleases=True), f"{asker}: {requirement}"
 
@@ -94,16 +95,17 @@ def test_this_environment_is_that_of_a_file() -> None:
 )
 def test_the_indexes_have_it_all(release: str, extras: str, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
+    projects = [str(ROOT / "clients"), f"{ROOT}[{extras}]"]
     command = ["install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report)]
     done = subprocess.run(
-        [sys.executable, "-m", "pip", *command, "--constraint", str(FILES[release]), f"{ROOT}[{extras}]"],
+        [sys.executable, "-m", "pip", *command, "--constraint", str(FILES[release]), *projects],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     installed = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
     found = {canonicalize_name(each["name"]): each["version"].partition("+")[0] for each in installed}
-    assert found.pop(canonicalize_name("farrank"))
+    assert {found.pop(name) for name in OWN} == {importlib.metadata.version("farrank")}
     assert "transformers" in found
     assert found.items() <= PINS[release].items()
 
@@ -113,5 +115,5 @@ def test_the_makefile_installs_every_pin_that_all_builds_of_torch_need() -> None
     """These pins need no version search and no other package, and `all` and `dev` require each of them."""
     (pattern,) = re.findall(r"^BUILD_PINS := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     first = {name for name in PINS["5"] if not re.match(pattern, name)}
-    asked = needed("farrank[all,dev]").keys() - {"pip", "farrank"}
+    asked = needed("farrank[all,dev]").keys() - {"pip", *OWN}
     assert {name for name in asked if not re.match(pattern, name)} == first

@@ -61,11 +61,15 @@ def test_every_source_exists_and_is_in_the_context(dockerfile: Dockerfile) -> No
 
 
 def test_the_wheels_sources_are_copied(dockerfile: Dockerfile) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    copied = {word for rest in dockerfile.stages["wheel"].lines("COPY") for word in rest.split()[:-1]}
-    for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
-        assert package.partition("/")[0] in copied
-    assert {project["project"]["readme"], *project["project"]["license-files"]} <= copied
+    copied = {word for rest in dockerfile.stages["wheels"].lines("COPY") for word in rest.split()[:-1]}
+    (built,) = map(json.loads, dockerfile.stages["wheels"].lines("RUN"))
+    assert built[-2:] == ["./clients", "."]
+    assert "proto" in copied  # a part of the client's wheel
+    for folder in built[-2:]:
+        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))
+        packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+        named = [*packages, project["project"]["readme"], *project["project"]["license-files"]]
+        assert {(Path(folder) / each).parts[0] for each in named} <= copied
 
 
 @pytest.mark.parametrize("more", [[], ["ray"], ["ray", "otel"]])
@@ -82,8 +86,8 @@ def test_requirements_are_those_of_the_extras(more: list[str], dockerfile: Docke
     expected = [*project["dependencies"]]
     for extra in [*extras, *more]:
         expected += project["optional-dependencies"][extra]
-    # The project's own extras are not packages.
-    own = {each for each in expected if Requirement(each).name == "farrank"}
+    # The project's own wheels are built from the checkout.
+    own = {each for each in expected if Requirement(each).name in ("farrank", "farrank-client")}
     assert {extra for each in own for extra in Requirement(each).extras} <= {*extras}
     found = dockerfile.requirements(MORE_EXTRAS=" ".join(more)).splitlines()
     assert found == [each for each in expected if each not in own]

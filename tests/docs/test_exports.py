@@ -59,8 +59,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_first_line_installs_what_the_others_need(five_lines: list[list[str]]) -> None:
-    (pip, install, requirement), *others = five_lines
-    assert (pip, install) == ("pip", "install")
+    (pip, install, client, requirement), *others = five_lines
+    assert (pip, install, client) == ("pip", "install", "./clients")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (extra,) = Requirement(f"farrank{requirement.removeprefix('.')}").extras
     brought = {extra} | {name for each in map(Requirement, extras[extra]) for name in each.extras}

@@ -1,0 +1,39 @@
+"""The two distributions of a release, `farrank-client` and `farrank`, agree with each other."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+def project(folder: Path) -> dict[str, Any]:
+    read: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return read
+
+
+WHOLE, CLIENT = project(ROOT), project(ROOT / "clients")
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+
+def test_both_have_one_version() -> None:
+    assert CLIENT["version"] == WHOLE["version"] == CITATION["version"]
+    assert WHOLE["dependencies"] == [f"farrank-client=={WHOLE['version']}", *CLIENT["dependencies"]]
+
+
+def test_both_have_one_licence() -> None:
+    assert CLIENT["license"] == WHOLE["license"] == CITATION["license"] == "Apache-2.0"
+    assert (ROOT / "clients" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_both_support_the_same_pythons() -> None:
+    assert CLIENT["requires-python"] == WHOLE["requires-python"] == ">=3.11"
+
+
+def test_the_citation_names_the_project() -> None:
+    assert CITATION["cff-version"] == "1.2.0"
+    assert (CITATION["title"], CITATION["type"]) == ("Farrank", "software")
+    assert CITATION["authors"] == [{"name": author["name"]} for author in WHOLE["authors"]]
+    assert CITATION["message"]
