@@ -126,10 +126,11 @@ async def test_answers_of_one_caller_that_it_does_not_read_leave_places_for_othe
                 await each.call(RERANK, asked)
                 await each.call(CHECK, b"")
         refused = "open_calls_refused_total"
-        # 15/16 of 32 places, and half of 1,024.
-        await until(lambda: shown(metrics, refused, kind="calls") == 1170)
-        await until(lambda: shown(metrics, refused, kind="health checks") == 1200 - 512)
-        assert shown(metrics, "open_calls", kind="calls") == 30
+        # It gets 15/16 of 32 places, and half of 1,024. A call that ends meanwhile makes room for one more.
+        await until(lambda: shown(metrics, refused, kind="calls") >= 1100)
+        await until(lambda: shown(metrics, "open_calls", kind="calls") == 30)
+        await until(lambda: shown(metrics, refused, kind="health checks") >= 600)
+        await until(lambda: shown(metrics, "open_calls", kind="health checks") == 512)
         assert shown(metrics, "unread_answers") >= 30
         assert shown(metrics, "unread_answer_bytes") > 0
         for _ in range(20):
