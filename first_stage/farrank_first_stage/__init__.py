@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 
 if TYPE_CHECKING:
     from farrank_indexes.stored_documents import DocumentStores
@@ -49,8 +49,8 @@ class FirstStage(Protocol):
 
     `FirstStages` limits how many searches run at once and how long each may take: a search longer than
     `timeout_s` is cancelled and answered with DeadlineExceeded. A first stage gets the timeout so that it can
-    pass it on. Calls are made for an `account`: searches that wait for each other go in the fair order of
-    their accounts. Every method may raise Unavailable (temporarily down, with a hint when to retry),
+    pass it on. `call` is the call that asks: searches that wait for each other go in the fair order of their
+    calls' accounts. Every method may raise Unavailable (temporarily down, with a hint when to retry),
     ResourceExhausted (too busy, or the texts are too large), InvalidArgument (a query that cannot be searched
     for) and DeadlineExceeded. Any other exception is a bug, and the caller gets Internal.
     """
@@ -71,7 +71,7 @@ class FirstStage(Protocol):
         ...
 
     async def search(
-        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, call: CallRecord = NO_CALL
     ) -> list[Candidate]:
         """Return at most `k` candidates, best first; none if the index has nothing of the query.
 
@@ -80,7 +80,7 @@ class FirstStage(Protocol):
         ...
 
     async def texts(
-        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[str]:
         """Return the texts of documents that a search found, in the order given.
 
@@ -89,7 +89,7 @@ class FirstStage(Protocol):
         ...
 
     async def locate(
-        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[int | None]:
         """Return documents' places, in the order given; None for one that is unknown or has no place."""
         return [None] * len(doc_ids)
@@ -100,7 +100,7 @@ class FirstStage(Protocol):
         return None
 
     async def scores(
-        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> Mapping[str, float]:
         """Score these documents as `search` would; documents that it would not find are left out."""
         ...

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farrank_calls.fairness.fair_order import Account
+from farrank_calls.telemetry.call_record import CallRecord
 from farrank_first_stage.config import IndexConfig
 from farrank_first_stage.kinds import CheckContext, Kind, QueryEncoder, StageContext
 from farrank_first_stage.lucene_stage import LuceneStage, check_lucene
@@ -74,10 +74,10 @@ class DenseStage(LuceneStage):
             )
         self._encoder = encoder
 
-    async def query_of(self, query: str, timeout_s: float, account: Account) -> Mapping[str, Any]:
+    async def query_of(self, query: str, timeout_s: float, call: CallRecord) -> Mapping[str, Any]:
         """Encode the query."""
         assert self._encoder is not None, "not started"
-        return {"vector": (await self._encoder.encode(query, timeout_s, account)).tolist()}
+        return {"vector": (await self._encoder.encode(query, timeout_s, call)).tolist()}
 
 
 def _check(key: str, config: DenseConfig, context: CheckContext) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from farrank_calls.errors import Gone
-from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.config import IndexConfig
 from farrank_first_stage.kinds import CheckContext, Kind, StageContext
@@ -111,14 +111,14 @@ class FusionStage(FirstStage):
         )
 
     async def search(
-        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, call: CallRecord = NO_CALL
     ) -> list[Candidate]:
         """Return at most `k` candidates, best first, equal scores in the order of doc_id.
 
         The text of each document is read from the first member that found it, after fusion.
         """
         until_s = time.monotonic() + timeout_s
-        scores, places = await self._found(query, max(k, self._config.depth), until_s, account)
+        scores, places = await self._found(query, max(k, self._config.depth), until_s, call)
         parts: dict[str, dict[str, float]] = {}
         for name, its in scores.items():
             for doc_id, score in its.items():
@@ -127,9 +127,9 @@ class FusionStage(FirstStage):
         best = sorted(fused, key=lambda doc_id: (-fused[doc_id], doc_id))[:k]
         # Re-scored candidates are known to be in the index that found them.
         finder = {doc_id: self._config.candidates or next(iter(parts[doc_id])) for doc_id in best}
-        texts_of = await self._texts_of(finder, until_s, account) if texts else {}
+        texts_of = await self._texts_of(finder, until_s, call) if texts else {}
         elsewhere = [doc_id for doc_id in best if doc_id not in places]
-        located = await self.locate(elsewhere, until_s - time.monotonic(), account=account)
+        located = await self.locate(elsewhere, until_s - time.monotonic(), call=call)
         places.update(zip(elsewhere, located, strict=True))
         return [
             Candidate(doc_id, texts_of.get(doc_id, ""), fused[doc_id], parts[doc_id], places[doc_id])
@@ -137,7 +137,7 @@ class FusionStage(FirstStage):
         ]
 
     async def texts(
-        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[str]:
         """Return the texts of documents that a member found, in the order given.
 
@@ -148,12 +148,12 @@ class FusionStage(FirstStage):
         missing = list(dict.fromkeys(doc_ids))
         for member in self._members.values():
             try:
-                found = await member.texts(missing, until_s - time.monotonic(), account=account)
+                found = await member.texts(missing, until_s - time.monotonic(), call=call)
             except Gone as error:
                 unknown = set(error.doc_ids)
                 asked = [doc_id for doc_id in missing if doc_id not in unknown]
                 left_s = until_s - time.monotonic()
-                found = await member.texts(asked, left_s, account=account) if asked else []
+                found = await member.texts(asked, left_s, call=call) if asked else []
             else:
                 asked = missing
             read.update(zip(asked, found, strict=True))
@@ -169,31 +169,31 @@ class FusionStage(FirstStage):
         return None if home is None else home.stores
 
     async def locate(
-        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[int | None]:
         """Return the places of documents in the member whose stores are used."""
         home = self._home
         if home is None or not doc_ids:
             return [None] * len(doc_ids)
-        return await home.locate(doc_ids, timeout_s, account=account)
+        return await home.locate(doc_ids, timeout_s, call=call)
 
     @property
     def _home(self) -> FirstStage | None:
         return next((member for member in self._members.values() if member.stores is not None), None)
 
     async def scores(
-        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> Mapping[str, float]:
         """Score these documents as `search` would at depth `depth`; others are left out."""
         if not doc_ids:
             return {}
         until_s = time.monotonic() + timeout_s
-        scores, _ = await self._found(query, self._config.depth, until_s, account)
+        scores, _ = await self._found(query, self._config.depth, until_s, call)
         fused = fuse(self._config, scores)
         return {doc_id: fused[doc_id] for doc_id in doc_ids if doc_id in fused}
 
     async def _found(
-        self, query: str, depth: int, until_s: float, account: Account
+        self, query: str, depth: int, until_s: float, call: CallRecord
     ) -> tuple[dict[str, Scores], dict[str, int | None]]:
         """Ask every member for the scores of its results, or of the results of the `candidates` member.
 
@@ -204,7 +204,7 @@ class FusionStage(FirstStage):
 
         async def search(name: str) -> Scores:
             member, left_s = self._members[name], until_s - time.monotonic()
-            found = await member.search(query, depth, left_s, texts=False, account=account)
+            found = await member.search(query, depth, left_s, texts=False, call=call)
             if member is home:
                 places.update({each.doc_id: each.place for each in found})
             return {each.doc_id: each.score for each in found}
@@ -218,7 +218,7 @@ class FusionStage(FirstStage):
             if name == self._config.candidates:
                 return found
             left_s = until_s - time.monotonic()
-            its = await self._members[name].scores(query, [*found], left_s, account=account)
+            its = await self._members[name].scores(query, [*found], left_s, call=call)
             # With ranks, a missing document adds nothing anyway.
             missing = {} if self._config.method == "rrf" else dict.fromkeys(found, 0.0)
             return {**missing, **its}
@@ -226,13 +226,13 @@ class FusionStage(FirstStage):
         scores = await gather_or_cancel(map(score, self._config.of))
         return dict(zip(self._config.of, scores, strict=True)), places
 
-    async def _texts_of(self, finder: Mapping[str, str], until_s: float, account: Account) -> dict[str, str]:
+    async def _texts_of(self, finder: Mapping[str, str], until_s: float, call: CallRecord) -> dict[str, str]:
         """Read each text from the member that found its document."""
 
         async def read(name: str) -> list[tuple[str, str]]:
             its = [doc_id for doc_id, finding in finder.items() if finding == name]
             left_s = until_s - time.monotonic()
-            found = await self._members[name].texts(its, left_s, account=account)
+            found = await self._members[name].texts(its, left_s, call=call)
             return list(zip(its, found, strict=True))
 
         pairs = await gather_or_cancel(map(read, dict.fromkeys(finder.values())))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farrank_calls.errors import InvalidArgument
-from farrank_calls.fairness.fair_order import Account
 from farrank_calls.fairness.reader_threads import ReaderThreads
+from farrank_calls.telemetry.call_record import CallRecord
 from farrank_first_stage.config import IndexConfig
 from farrank_first_stage.kinds import CheckContext, Kind, StageContext
 from farrank_first_stage.lucene_stage import LuceneStage, check_lucene
@@ -148,10 +148,10 @@ class ImpactStage(LuceneStage):
         await super().stop()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def query_of(self, query: str, timeout_s: float, account: Account) -> Mapping[str, Any]:
+    async def query_of(self, query: str, timeout_s: float, call: CallRecord) -> Mapping[str, Any]:
         """Weigh the query's tokens."""
         assert self._weights is not None, "not started"
-        weighing = self._thread.submit_for(account, partial(self._weights.weigh, query))
+        weighing = self._thread.submit_for(call.account, partial(self._weights.weigh, query))
         return {"weights": await asyncio.wrap_future(weighing)}
 
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
-from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_first_stage import FirstStage
 from farrank_first_stage.config import DEFAULT_KIND, FirstStageConfig, IndexConfig
 from farrank_first_stage.lucene_host import LuceneHost
@@ -45,8 +45,8 @@ class QueryEncoder(Protocol):
         """The `encodings_version` of its ranker."""
         ...
 
-    async def encode(self, query: str, timeout_s: float, account: Account = NOBODY) -> "NDArray[np.float32]":
-        """Encode a query for an account. Shapes: -> (H,).
+    async def encode(self, query: str, timeout_s: float, call: CallRecord = NO_CALL) -> "NDArray[np.float32]":
+        """Encode a query for a call. Shapes: -> (H,).
 
         Raises: InvalidArgument if the query has no token; as the methods of `FirstStage`.
         """

@@ -22,7 +22,7 @@ from farrank_calls.errors import (
 )
 from farrank_calls.fairness.fair_order import Account
 from farrank_calls.fairness.fair_queue import FairSlots
-from farrank_calls.telemetry.call_record import current
+from farrank_calls.telemetry.call_record import CallRecord
 from farrank_calls.telemetry.config import TracingConfig
 from farrank_first_stage.config import FirstStageConfig
 from farrank_indexes.index_manifest import MANIFEST, read_manifest
@@ -149,8 +149,8 @@ class LuceneHost:
         """The number of requests with a waiting caller."""
         return 0 if self._process is None else self._process.requests
 
-    async def ask(self, index: str, request: Mapping[str, Any], account: Account) -> Frame:
-        """Send a request of the kinds in `search_child`, for an account.
+    async def ask(self, index: str, request: Mapping[str, Any], call: CallRecord) -> Frame:
+        """Send a request of the kinds in `search_child`, for a call.
 
         Raises: as the methods of `FirstStage`.
         """
@@ -158,9 +158,9 @@ class LuceneHost:
         if process is None:
             raise _restarting()
         asked = {"index": index, **request}
-        if (trace := current().trace) is not None:
-            asked["traceparent"] = trace.traceparent()
-        header, texts = await process.ask(asked, account)
+        if call.trace is not None:
+            asked["traceparent"] = call.trace.traceparent()
+        header, texts = await process.ask(asked, call.account)
         if "places" in header and not self._is_same(process.opened[index], self.opened[index]):
             # The stored data belong to the build of the index that was there at the start.
             header["places"] = [-1] * len(header["places"])

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.kinds import StageContext
 from farrank_lucene.jvm import child_environment
@@ -58,43 +58,43 @@ class LuceneStage(FirstStage):
             generation=opened["generation"],
         )
 
-    async def query_of(self, query: str, timeout_s: float, account: Account) -> Mapping[str, Any]:
+    async def query_of(self, query: str, timeout_s: float, call: CallRecord) -> Mapping[str, Any]:
         """Build the request's query. Its text is plain: Lucene's operators have no meaning in it."""
         return {"query": query}
 
     async def search(
-        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, call: CallRecord = NO_CALL
     ) -> list[Candidate]:
         """Return at most `k` candidates, best first, equal scores in the order of doc_id."""
-        asked = await self.query_of(query, timeout_s, account)
-        header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": texts}, account)
+        asked = await self.query_of(query, timeout_s, call)
+        header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": texts}, call)
         read: Iterator[str] = iter(found) if texts else itertools.repeat("")
         places = _places(header["places"]) or [None] * len(header["doc_ids"])
         hits = zip(header["doc_ids"], header["scores"], places, strict=True)
         return [Candidate(doc_id, next(read), score, place=place) for doc_id, score, place in hits]
 
     async def texts(
-        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[str]:
         """Return the texts of documents that a search found, in the order given."""
-        _, found = await self._host.ask(self._name, {"read": list(doc_ids)}, account)
+        _, found = await self._host.ask(self._name, {"read": list(doc_ids)}, call)
         return found
 
     async def locate(
-        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[int | None]:
         """Return documents' places, in the order given; None for one that is unknown or has no place."""
-        header, _ = await self._host.ask(self._name, {"locate": list(doc_ids)}, account)
+        header, _ = await self._host.ask(self._name, {"locate": list(doc_ids)}, call)
         return _places(header["places"])
 
     async def scores(
-        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> Mapping[str, float]:
         """Score these documents as `search` would; documents that it would not find are left out."""
         if not doc_ids:
             return {}
-        asked = await self.query_of(query, timeout_s, account)
-        header, _ = await self._host.ask(self._name, {**asked, "only": list(doc_ids)}, account)
+        asked = await self.query_of(query, timeout_s, call)
+        header, _ = await self._host.ask(self._name, {**asked, "only": list(doc_ids)}, call)
         return dict(zip(header["doc_ids"], header["scores"], strict=True))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from farrank_calls.errors import FarrankError, Gone, Unavailable
-from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.config import IndexConfig
 from farrank_first_stage.engine_clients import (
@@ -148,13 +148,13 @@ class SearchEngine(FirstStage):
         return self._description
 
     async def search(
-        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, call: CallRecord = NO_CALL
     ) -> list[Candidate]:
         """Return at most `k` candidates, best first, equal scores in the order of doc_id."""
         return await self._candidates(self._body.filled(query, k, timeout_s), self._fields if texts else [])
 
     async def texts(
-        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[str]:
         """Return the texts of documents, in the order given.
 
@@ -171,7 +171,7 @@ class SearchEngine(FirstStage):
         return [found[doc_id] for doc_id in doc_ids]
 
     async def scores(
-        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> Mapping[str, float]:
         """Score these documents as `search` would; documents that it would not find are left out."""
         body = self._body.filled(query, len(doc_ids), timeout_s, among=doc_ids)

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from farrank_calls.errors import DeadlineExceeded, DroppedAt, NotFound, Reason, ResourceExhausted
-from farrank_calls.fairness.fair_order import NOBODY, Account
 from farrank_calls.fairness.shared_room import SharedRoom
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_calls.telemetry.config import TracingConfig
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.config import FirstStageConfig
@@ -96,35 +96,31 @@ class FirstStages:
         timeout_s: float,
         *,
         texts: bool = True,
-        account: Account = NOBODY,
+        call: CallRecord = NO_CALL,
     ) -> list[Candidate]:
         """Return at most `k` candidates, best first, with their texts if requested.
 
         Raises: NotFound for an unknown index, DeadlineExceeded after `timeout_s`, ResourceExhausted if too
-        many searches of all callers or of the account are pending; the errors of the methods of `FirstStage`.
+        many searches of all callers or of this caller are pending; the errors of the methods of `FirstStage`.
         """
         stage = self.stages[self.find(index).name]
         return await self._bounded(
-            lambda: stage.search(query, k, timeout_s, texts=texts, account=account), timeout_s, account
+            lambda: stage.search(query, k, timeout_s, texts=texts, call=call), timeout_s, call
         )
 
     async def texts(
-        self, index: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, index: str, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[str]:
         """Return documents' texts, in the order given. Raises: Gone; as `search`."""
         stage = self.stages[index]
-        return await self._bounded(
-            lambda: stage.texts(doc_ids, timeout_s, account=account), timeout_s, account
-        )
+        return await self._bounded(lambda: stage.texts(doc_ids, timeout_s, call=call), timeout_s, call)
 
     async def locate(
-        self, index: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, index: str, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[int | None]:
         """Return documents' places in the index's stores, in the order given. Raises: as `search`."""
         stage = self.stages[index]
-        return await self._bounded(
-            lambda: stage.locate(doc_ids, timeout_s, account=account), timeout_s, account
-        )
+        return await self._bounded(lambda: stage.locate(doc_ids, timeout_s, call=call), timeout_s, call)
 
     @property
     def searches_in_flight(self) -> int:
@@ -132,10 +128,10 @@ class FirstStages:
         return self.room.held
 
     async def _bounded(
-        self, ask: Callable[[], Awaitable[Answer]], timeout_s: float, account: Account
+        self, ask: Callable[[], Awaitable[Answer]], timeout_s: float, call: CallRecord
     ) -> Answer:
         """Call a first stage within the limits of time and number."""
-        room = self.room
+        room, account = self.room, call.account
         problem, reason = "", Reason.FIRST_STAGE_FULL
         if room.is_full_for(1):
             problem = f"{room.held} searches wait already; first_stage.max_searches is {room.size}"

@@ -89,6 +89,14 @@ async def test_the_files_of_a_call_are_those_of_the_page_in_order(monkeypatch: p
         assert [each for each in ran if each[1] == thread] == [each for each in listed if each[1] == thread]
 
 
+def test_stages_pass_data_by_parameters_and_not_by_context() -> None:
+    sources = [each for room in ROOT.glob("*/farrank_*") for each in room.rglob("*.py")]
+    using = {each.name for each in sources if "ContextVar" in each.read_text(encoding="utf-8")}
+    assert using == {"call_record.py"}  # for the log, which names the call of a line of any module
+    reading = {each.name for each in sources if "logged_call" in each.read_text(encoding="utf-8")}
+    assert reading == {"call_record.py", "log_output.py"}
+
+
 def test_the_threads_are_those_of_the_page(tmp_path: Path) -> None:
     collection = tmp_path / "collection.jsonl"
     collection.write_text('{"id": "rivers", "text": "river sea", "impacts": {"river": 3, "sea": 5}}\n')

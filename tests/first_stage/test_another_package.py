@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from farrank_calls.errors import Unavailable
-from farrank_calls.fairness.fair_order import NOBODY
+from farrank_calls.telemetry.call_record import NO_CALL
 from farrank_client import AsyncClient
 from farrank_first_stage import kinds
 from farrank_first_stage.stages import open_first_stages
@@ -89,12 +89,12 @@ async def test_it_reads_and_scores_what_others_found(config: ServerConfig) -> No
     await stages.start()
     [stage] = stages.stages.values()
 
-    found = await stage.search("river rhine", 10, 1.0, texts=False, account=NOBODY)
-    scores = await stage.scores("river rhine", ["bread", "sea"], 1.0, account=NOBODY)
+    found = await stage.search("river rhine", 10, 1.0, texts=False, call=NO_CALL)
+    scores = await stage.scores("river rhine", ["bread", "sea"], 1.0, call=NO_CALL)
 
     assert [(each.doc_id, each.text) for each in found] == [("rhine", ""), ("sea", "")]
     assert scores == {"sea": found[1].score}
-    assert await stage.texts(["sea", "bread"], 1.0, account=NOBODY) == [TEXTS["sea"], TEXTS["bread"]]
+    assert await stage.texts(["sea", "bread"], 1.0, call=NO_CALL) == [TEXTS["sea"], TEXTS["bread"]]
     await stages.stop()
 
 

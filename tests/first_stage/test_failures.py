@@ -15,6 +15,7 @@ from farrank_calls.errors import (
     Unavailable,
 )
 from farrank_calls.fairness.fair_order import Account
+from farrank_calls.telemetry.call_record import CallRecord
 from farrank_first_stage import Candidate
 from farrank_first_stage.bm25 import Bm25Config
 from farrank_first_stage.config import FirstStageConfig
@@ -110,7 +111,9 @@ async def test_searches_that_wait_are_shared_by_caller(toy_index: Path) -> None:
         os.kill(stage.lucene.process_id, signal.SIGSTOP)
 
         def search(account: Account) -> asyncio.Task[list[Candidate]]:
-            return asyncio.create_task(stage.search("toy", "alpha", 10, TIMEOUT_S, account=account))
+            return asyncio.create_task(
+                stage.search("toy", "alpha", 10, TIMEOUT_S, call=CallRecord("", account=account))
+            )
 
         waiting = [search(GREEDY) for _ in range(30)]
         await asyncio.sleep(0)  # each has reached its first wait
@@ -136,7 +139,7 @@ async def test_a_callers_search_does_not_wait_behind_all_of_another(toy_index: P
         answered: list[Account] = []
 
         async def search(account: Account) -> None:
-            assert await stage.search("toy", "alpha", 10, TIMEOUT_S, account=account)
+            assert await stage.search("toy", "alpha", 10, TIMEOUT_S, call=CallRecord("", account=account))
             answered.append(account)
 
         waiting = [asyncio.create_task(search(GREEDY)) for _ in range(60)]

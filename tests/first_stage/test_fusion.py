@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from farrank_calls.errors import DeadlineExceeded, Gone, Unavailable
-from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.fairness.fair_order import Account
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.bm25 import Bm25Config
 from farrank_first_stage.config import FirstStageConfig, IndexConfig
@@ -43,26 +44,26 @@ class TableStage(FirstStage):
         return IndexDescription(self.name, len(self.table), "table", 10 * len(self.table))
 
     async def search(
-        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, call: CallRecord = NO_CALL
     ) -> list[Candidate]:
         self.searched.append(k)
-        self.accounts.add(account)
+        self.accounts.add(call.account)
         ranked = sorted(self.table.items(), key=lambda item: (-item[1], item[0]))
         return [Candidate(doc_id, "", score) for doc_id, score in ranked[:k]]
 
     async def texts(
-        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[str]:
-        self.accounts.add(account)
+        self.accounts.add(call.account)
         if unknown := [doc_id for doc_id in doc_ids if doc_id not in self.table]:
             raise Gone(unknown)
         self.read += doc_ids
         return [f"{doc_id} of {self.name}" for doc_id in doc_ids]
 
     async def scores(
-        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> Mapping[str, float]:
-        self.accounts.add(account)
+        self.accounts.add(call.account)
         return {doc_id: self.table[doc_id] for doc_id in doc_ids if doc_id in self.table}
 
 
@@ -76,12 +77,13 @@ async def fused(members: Mapping[str, FirstStage], **options: Any) -> FusionStag
 
 @pytest.mark.parametrize("options", [{}, {"candidates": "a"}])
 async def test_members_are_asked_for_the_account_that_asks(options: dict[str, str]) -> None:
-    team, tables = Account("team"), {"a": {"x": 1.0, "y": 0.5}, "b": {"x": 0.5, "z": 1.0}}
+    team = Account("team")
+    call, tables = CallRecord("", account=team), {"a": {"x": 1.0, "y": 0.5}, "b": {"x": 0.5, "z": 1.0}}
     members = {name: TableStage(name, table) for name, table in tables.items()}
     fusion = await fused(members, **options)
-    assert await fusion.search("q", 3, TIMEOUT_S, account=team)
-    assert await fusion.scores("q", ["x"], TIMEOUT_S, account=team)
-    assert await fusion.texts(["x", "z"], TIMEOUT_S, account=team)
+    assert await fusion.search("q", 3, TIMEOUT_S, call=call)
+    assert await fusion.scores("q", ["x"], TIMEOUT_S, call=call)
+    assert await fusion.texts(["x", "z"], TIMEOUT_S, call=call)
     for member in members.values():
         assert member.accounts == {team}
 
@@ -253,13 +255,13 @@ class KeptStage(TableStage):
         return self.kept
 
     async def search(
-        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, call: CallRecord = NO_CALL
     ) -> list[Candidate]:
         found = await super().search(query, k, timeout_s, texts=texts)
         return [replace(each, place=self.places[each.doc_id]) for each in found]
 
     async def locate(
-        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[int | None]:
         self.located += doc_ids
         return [self.places.get(doc_id) for doc_id in doc_ids]
@@ -295,7 +297,7 @@ class MeetingStage(TableStage):
         self.barrier = barrier
 
     async def search(
-        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, call: CallRecord = NO_CALL
     ) -> list[Candidate]:
         await self.barrier.wait()
         return await super().search(query, k, timeout_s, texts=texts)
@@ -314,7 +316,7 @@ class StuckStage(TableStage):
     cancelled = False
 
     async def search(
-        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, call: CallRecord = NO_CALL
     ) -> list[Candidate]:
         try:
             await asyncio.Event().wait()
@@ -326,7 +328,7 @@ class StuckStage(TableStage):
 
 class DownStage(TableStage):
     async def search(
-        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, call: CallRecord = NO_CALL
     ) -> list[Candidate]:
         raise Unavailable("down", retry_after_ms=7)
 

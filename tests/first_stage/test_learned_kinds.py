@@ -24,7 +24,8 @@ import torch
 from numpy.typing import NDArray
 
 from farrank_calls.errors import InvalidArgument
-from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.fairness.fair_order import Account
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_cli.main import main
 from farrank_client import AsyncClient
 from farrank_first_stage import FirstStage
@@ -120,9 +121,9 @@ class TableEncoder:
 
     version = "version-1"
 
-    async def encode(self, query: str, timeout_s: float, account: Account = NOBODY) -> NDArray[np.float32]:
+    async def encode(self, query: str, timeout_s: float, call: CallRecord = NO_CALL) -> NDArray[np.float32]:
         assert timeout_s > 0
-        ENCODED_FOR.append(account)
+        ENCODED_FOR.append(call.account)
         return vector_of(query)
 
 
@@ -291,7 +292,7 @@ def weighed(folder: Path, query: str) -> dict[str, int]:
 async def test_a_masked_language_model_weighs_the_query(learned: FirstStages, masked_model: Path) -> None:
     query = "where does the river rise"
     expected = weighed(masked_model, query)
-    asked = await learned.stages["weighed"].query_of(query, TIMEOUT_S, NOBODY)  # type: ignore[attr-defined]
+    asked = await learned.stages["weighed"].query_of(query, TIMEOUT_S, NO_CALL)  # type: ignore[attr-defined]
     assert asked["weights"] == expected
     assert len({expected.get(token, 0) for token in TOKENS}) > 2
     await check(learned, "weighed", query, impacts(expected))
@@ -319,9 +320,10 @@ async def test_queries_are_weighed_in_the_fair_order_of_accounts(fields_index: P
             return {query: 1}
 
     stage._weights = Slowly()
-    asked = [asyncio.create_task(stage.query_of(f"g{n}", TIMEOUT_S, Account("greedy"))) for n in range(4)]
+    greedy, modest = (CallRecord("", account=Account(name)) for name in ("greedy", "modest"))
+    asked = [asyncio.create_task(stage.query_of(f"g{n}", TIMEOUT_S, greedy)) for n in range(4)]
     assert await asyncio.to_thread(begun.wait, 60)
-    asked.append(asyncio.create_task(stage.query_of("modest", TIMEOUT_S, Account("modest"))))
+    asked.append(asyncio.create_task(stage.query_of("modest", TIMEOUT_S, modest)))
     await asyncio.sleep(0)  # it has reached its wait
     goes_on.set()
     assert [(await each)["weights"] for each in asked][-1] == {"modest": 1}
@@ -334,7 +336,7 @@ async def test_a_stage_that_is_stopped_lets_go_of_its_thread_and_stores(fields_i
     stage._stores = object()
     thread = stage._thread._readers[0].thread
     stage._weights = UnitWeights(await asyncio.to_thread(_open_tokenizer, str(TOKENIZER)))
-    assert (await stage.query_of("river", TIMEOUT_S, NOBODY))["weights"] == {"river": 1}
+    assert (await stage.query_of("river", TIMEOUT_S, NO_CALL))["weights"] == {"river": 1}
 
     await stage.stop()
 
@@ -342,13 +344,13 @@ async def test_a_stage_that_is_stopped_lets_go_of_its_thread_and_stores(fields_i
     await asyncio.to_thread(thread.join, 60)
     assert not thread.is_alive()
     with pytest.raises(RuntimeError, match="shut down"):
-        await stage.query_of("river", TIMEOUT_S, NOBODY)
+        await stage.query_of("river", TIMEOUT_S, NO_CALL)
 
 
 async def test_queries_are_encoded_for_the_account_that_asks(learned: FirstStages) -> None:
     ENCODED_FOR.clear()
     team = Account("team")
-    assert await learned.search("graph", "v1", 5, TIMEOUT_S, account=team)
+    assert await learned.search("graph", "v1", 5, TIMEOUT_S, call=CallRecord("", account=team))
     assert set(ENCODED_FOR) == {team}
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.fairness.fair_order import Account
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.stages import FirstStages
@@ -34,11 +35,11 @@ class MemoryFirstStage(FirstStage):
         return IndexDescription("things", 1000, "bm25(k1=0.9,b=0.4)", self.mean_characters)
 
     async def search(
-        self, query: str, k: int, timeout_s: float, *, texts: bool = True, account: Account = NOBODY
+        self, query: str, k: int, timeout_s: float, *, texts: bool = True, call: CallRecord = NO_CALL
     ) -> list[Candidate]:
         assert timeout_s > 0
         self.asked.append((query, k))
-        self.accounts.append(account)
+        self.accounts.append(call.account)
         words = set(query.split())
         found = [key for key, text in self.documents.items() if words & set(text.split())]
         return [
@@ -47,13 +48,13 @@ class MemoryFirstStage(FirstStage):
         ]
 
     async def texts(
-        self, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[str]:
-        self.accounts.append(account)
+        self.accounts.append(call.account)
         return [self.documents[doc_id] for doc_id in doc_ids]
 
     async def scores(
-        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, account: Account = NOBODY
+        self, query: str, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> Mapping[str, float]:
         found = await self.search(query, len(self.documents), timeout_s, texts=False)
         return {each.doc_id: each.score for each in found if each.doc_id in doc_ids}

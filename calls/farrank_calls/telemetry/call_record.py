@@ -1,4 +1,4 @@
-"""One call as its operator sees it: its id and the facts in its log line.
+"""The record of one call, which all stages share: its id, account, trace and log line's facts.
 
 A log line contains no words of a caller: no query, no document, no name or id from a request, and no error
 message, which may quote them. The only exception is a valid request id, so that the caller's calls can be
@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import DeadlineExceeded, FarrankError, RateExceeded, Unauthenticated
+from farrank_calls.fairness.fair_order import NOBODY, Account
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -73,14 +74,16 @@ class Trace(Protocol):
 
 @dataclass(slots=True, eq=False)
 class CallRecord:
-    """The telemetry of a call. `facts` are the values in its log line in addition to code and time.
+    """One call, from its first header to its log line. Every stage gets it as a parameter.
 
-    `trace` is None unless the call is traced. Belongs to the event loop, except for `step`.
+    `account` is charged for the call's work. `facts` are the values in its log line in addition to code and
+    time. `trace` is None unless the call is traced. Belongs to the event loop, except for `step`.
     """
 
     request_id: str
     facts: dict[str, str | int | float] = field(default_factory=dict)
     trace: Trace | None = None
+    account: Account = NOBODY
 
     def exemplar(self) -> dict[str, str]:
         """The exemplar labels by which a sample of a histogram leads to this call."""
@@ -115,7 +118,9 @@ class CallRecord:
 # The record of work that belongs to no call. Nothing is recorded in it.
 NO_CALL = CallRecord("")
 
-_current: ContextVar[CallRecord | None] = ContextVar("farrank_call", default=None)
+# For the log alone: a line of any module names the call in whose context it is written. Stages get the
+# record as a parameter.
+_logged: ContextVar[CallRecord] = ContextVar("farrank_call", default=NO_CALL)
 
 
 def begin(given_id: str | None) -> CallRecord:
@@ -127,13 +132,13 @@ def begin(given_id: str | None) -> CallRecord:
     record = CallRecord(
         given_id if given_id and _ID.fullmatch(given_id) else f"{random.getrandbits(128):032x}"
     )
-    _current.set(record)
+    _logged.set(record)
     return record
 
 
-def current() -> CallRecord:
-    """The record of the call that is answered in this context, or a record without an id if there is none."""
-    return _current.get() or CallRecord("")
+def logged_call() -> CallRecord:
+    """The call that a line of the log belongs to; `NO_CALL` outside of calls."""
+    return _logged.get()
 
 
 def _names_of(message: type[Message]) -> set[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from farrank_calls.telemetry.call_record import current
+from farrank_calls.telemetry.call_record import logged_call
 from farrank_calls.telemetry.config import LoggingConfig
 
 STANDARD_ERROR = 2
@@ -39,7 +39,7 @@ def configure_logging(config: LoggingConfig, level: str | None = None) -> None:
 def call_fields(record: logging.LogRecord) -> Mapping[str, Any]:
     """Return the values in a line in addition to its message: its `fields`, and the ids of its call."""
     fields = dict(getattr(record, "fields", {}))
-    call = getattr(record, "call", None) or current()
+    call = getattr(record, "call", None) or logged_call()
     if call.request_id:
         fields |= call.exemplar()
     return fields

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, IPv6Network
 from types import TracebackType
-from typing import NamedTuple
 from urllib.parse import unquote
 
 from farrank_calls.errors import (
@@ -17,6 +17,7 @@ from farrank_calls.errors import (
     RateExceeded,
 )
 from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_server.access.key_file import KeyConfig
 from farrank_server.access.rates import Bucket
 from farrank_server.metrics import Metrics
@@ -238,11 +239,17 @@ def _is_free(error: BaseException | None) -> bool:
     return error.reason is not None or isinstance(error, (InvalidArgument, Internal))
 
 
-class Entry(NamedTuple):
-    """The caller, or a refusal; with a refusal, `caller` is the one that was identified, if any."""
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A call at its endpoint. With a refusal, `caller` is the one that was identified, if any.
+
+    The method calls `on_admitted` once the call's texts are counted by admission.
+    """
 
     caller: Caller
     refusal: FarrankError | None = None
+    record: CallRecord = NO_CALL
+    on_admitted: Callable[[], None] = lambda: None
 
 
 _FREE = Spending()

@@ -7,7 +7,7 @@ from operator import add, attrgetter
 
 import numpy as np
 
-from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.fairness.fair_order import Account
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_indexes.stored_documents import Cut, Spans
 from farrank_rankers.ensemble import mean_score
@@ -68,7 +68,11 @@ class RerankCall:
     deadline_s: float
     count_tokens: bool = False
     record: CallRecord = NO_CALL
-    account: Account = NOBODY
+
+    @property
+    def account(self) -> Account:
+        """The account that is charged for the call."""
+        return self.record.account
 
 
 @dataclass(frozen=True, slots=True, eq=False)

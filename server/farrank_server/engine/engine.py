@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farrank_calls.errors import DeadlineExceeded, NotFound, Reason, Unavailable
-from farrank_calls.fairness.fair_order import NOBODY, Account, CallPriority
-from farrank_calls.telemetry.call_record import current
+from farrank_calls.fairness.fair_order import CallPriority
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_rankers.errors import ReadingStopped
 from farrank_runtimes.runtime import forget_locals
 from farrank_server.config.schema import ServerConfig
@@ -193,7 +193,7 @@ class Engine:
             await self._tokenizers.check_query(member, call)
 
     async def encode_query(
-        self, ranker: str, query: str, deadline_s: float, account: Account = NOBODY
+        self, ranker: str, query: str, deadline_s: float, record: CallRecord = NO_CALL
     ) -> NDArray[np.float32]:
         """Encode a query with a bi-encoder, in turn with all other work on the device.
 
@@ -204,7 +204,7 @@ class Engine:
         encoder = self.bi_encoder(ranker)
         self.device.check_ready()
         now_s = time.monotonic()
-        call = RerankCall(ranker, query, (), None, now_s, deadline_s, record=current(), account=account)
+        call = RerankCall(ranker, query, (), None, now_s, deadline_s, record=record)
         try:
             return await self._encode_once(encoder, call)
         except Unavailable as error:

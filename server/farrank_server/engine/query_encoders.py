@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farrank_calls.errors import InvalidArgument, NotFound
-from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_first_stage.kinds import QueryEncoder
 from farrank_settings.errors import ConfigError
 
@@ -44,9 +44,9 @@ class _EngineEncoder:
     ranker: str
     version: str
 
-    async def encode(self, query: str, timeout_s: float, account: Account = NOBODY) -> NDArray[np.float32]:
+    async def encode(self, query: str, timeout_s: float, call: CallRecord = NO_CALL) -> NDArray[np.float32]:
         """Encode a query, in turn with all other work on the device."""
-        return await self.engine.encode_query(self.ranker, query, time.monotonic() + timeout_s, account)
+        return await self.engine.encode_query(self.ranker, query, time.monotonic() + timeout_s, call)
 
 
 class OwnEncoders:
@@ -109,6 +109,6 @@ class _OwnEncoder:
     loaded: "LoadedRanker"
     version: str
 
-    async def encode(self, query: str, timeout_s: float, account: Account = NOBODY) -> NDArray[np.float32]:
+    async def encode(self, query: str, timeout_s: float, call: CallRecord = NO_CALL) -> NDArray[np.float32]:
         """Encode a query."""
         return await self.encoders.encode(self.loaded, query)

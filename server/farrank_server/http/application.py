@@ -18,7 +18,7 @@ from farrank_calls.telemetry.call_record import REQUEST_ID, begin
 from farrank_page.routes import page_routes
 from farrank_server.config.schema import ServerConfig
 from farrank_server.http import connect, openapi
-from farrank_server.http.calls import HttpCalls, refusal_headers
+from farrank_server.http.calls import RECORD, HttpCalls, refusal_headers
 from farrank_server.http.dialects import info
 from farrank_server.http.dialects import routes as dialects
 from farrank_server.http.dialects.models import Models
@@ -77,7 +77,9 @@ class HttpApplication:
         """Answer one request and add its id to the response."""
         name = REQUEST_ID.encode()
         given = next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
-        its_id = (name, begin(given).request_id.encode())
+        record = begin(given)
+        scope = {**scope, RECORD: record}
+        its_id = (name, record.request_id.encode())
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -121,6 +121,10 @@ def refusal_headers(error: FarrankError) -> dict[str, str]:
     }
 
 
+# The key of the call's record in its ASGI scope.
+RECORD = "farrank.record"
+
+
 class HttpCalls:
     """Answers HTTP requests by the methods of the service. Belongs to the event loop that created it."""
 
@@ -152,13 +156,14 @@ class HttpCalls:
         """Answer a request by a method of the service."""
         came_s = time.monotonic()
         peer = _peer(request)
-        entry = self._guard.enter(request.headers.get, peer)
+        entry = self._guard.enter(request.scope[RECORD], request.headers.get, peer)
         account = entry.caller.account
         # The body of a refused caller is not read.
         refusal = entry.refusal or self._open_requests.enter(peer, account)
         if refusal is not None:
             return await self._refused(method, entry, refusal, dialect)
         with ExitStack() as held:
+            entry.on_admitted = held.close
             try:
                 _check_origin(request)
                 deadline_s = came_s + self._timeout_s(request)
@@ -175,7 +180,7 @@ class HttpCalls:
                 return await self._refused(method, entry, error, dialect)
 
             async def handle(message: Message) -> Response:
-                answer = await getattr(self._service, method)(message, deadline_s, entry.caller)
+                answer = await getattr(self._service, method)(message, deadline_s, entry)
                 size = ANSWER_COSTS * answer.ByteSize()
                 written = await self._run(account, size, partial(dialect.write, answer))
                 if len(written.body) <= SMALL_ANSWER_BYTES:
@@ -200,7 +205,7 @@ class HttpCalls:
         async def handle(_: Any) -> Response:
             return write(entry.caller)
 
-        entry = self._guard.enter(request.headers.get, _peer(request))
+        entry = self._guard.enter(request.scope[RECORD], request.headers.get, _peer(request))
         outcome = await self._guard.answer(method, entry, None, handle)
         return refuse(outcome) if isinstance(outcome, FarrankError) else outcome
 

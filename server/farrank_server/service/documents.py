@@ -26,7 +26,7 @@ async def of_candidates(
     texts: Mapping[str, str] = {}
     if suffices and (missing := [each.doc_id for each in candidates if each.place is None]):
         read = await opened.first_stages.texts(
-            index, missing, call.deadline_s - time.monotonic(), account=call.account
+            index, missing, call.deadline_s - time.monotonic(), call=call.record
         )
         texts = dict(zip(missing, read, strict=True))
     documents = []
@@ -64,13 +64,13 @@ async def _of_index(
     doc_ids = list(asked.values())
     places: list[int | None] = [None] * len(doc_ids)
     if sources is not None:
-        places = await stages.locate(index, doc_ids, call.deadline_s - time.monotonic(), account=call.account)
+        places = await stages.locate(index, doc_ids, call.deadline_s - time.monotonic(), call=call.record)
     suffices = sources is not None and sources.suffice(scorer.members, call.max_chunks)
     needed = [doc_id for doc_id, place in zip(doc_ids, places, strict=True) if not suffices or place is None]
     texts: Mapping[str, str] = {}
     if needed:
         try:
-            read = await stages.texts(index, needed, call.deadline_s - time.monotonic(), account=call.account)
+            read = await stages.texts(index, needed, call.deadline_s - time.monotonic(), call=call.record)
         except Gone as error:
             raise _unknown(index, asked, error) from None
         texts = dict(zip(needed, read, strict=True))
@@ -104,7 +104,7 @@ async def texts_of_results(
     texts: dict[int, str] = {}
     for index, its in by_index.items():
         read = await opened.first_stages.texts(
-            index, list(its.values()), call.deadline_s - time.monotonic(), account=call.account
+            index, list(its.values()), call.deadline_s - time.monotonic(), call=call.record
         )
         texts.update(zip(its, read, strict=True))
     return texts

@@ -22,7 +22,7 @@ from farrank_calls.errors import (
     Unauthenticated,
     without_words,
 )
-from farrank_calls.telemetry.call_record import CallRecord, Facts, current
+from farrank_calls.telemetry.call_record import CallRecord, Facts
 from farrank_calls.telemetry.line_rate import LineRate
 from farrank_runtimes.runtime import forget_locals
 from farrank_server.access.callers import Caller, Entry, by_address
@@ -79,15 +79,17 @@ class Guard:
         self._tracing = tracing
         self._line_rate = LineRate()
 
-    def enter(self, header: Header, peer: str) -> Entry:
-        """Identify the caller; to be called once per call, before its request is read.
+    def enter(self, record: CallRecord, header: Header, peer: str) -> Entry:
+        """Identify the caller of a call; to be called once per call, before its request is read.
 
         `peer` is the other end of the connection (as `peer_name`), which identifies callers without keys. A
         refusal is in the result; `answer` raises it like any other error.
         """
         if self._tracing is not None:
-            current().trace = self._tracing.begin(header)
-        return by_address(peer) if self._keys is None else self._keys.enter(header)
+            record.trace = self._tracing.begin(header)
+        entry = by_address(peer) if self._keys is None else self._keys.enter(header)
+        entry.record, record.account = record, entry.caller.account
+        return entry
 
     async def answer(
         self,
@@ -106,7 +108,7 @@ class Guard:
         Raises: CancelledError only.
         """
         started_s = time.perf_counter()
-        record = current()
+        record = entry.record
         ranker = self._ranker_label(request, entry.caller)
         code = grpc.StatusCode.OK
         self.metrics.in_flight.labels(self._endpoint, method).inc()

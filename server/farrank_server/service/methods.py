@@ -7,8 +7,8 @@ from functools import partial
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.fairness.fair_order import Account, CallPriority
-from farrank_calls.telemetry.call_record import CallRecord, current
-from farrank_server.access.callers import Caller
+from farrank_calls.telemetry.call_record import CallRecord
+from farrank_server.access.callers import Caller, Entry
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.call import InputDocument, RerankCall, text_documents
 from farrank_server.engine.engine import Engine
@@ -17,7 +17,6 @@ from farrank_server.metrics import Metrics
 from farrank_server.service import answers, validate
 from farrank_server.service.documents import of_candidates, of_ids, texts_of_results
 from farrank_server.service.indexes import Indexes, OpenIndexes
-from farrank_server.service.receiving import taken_over
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 
@@ -52,10 +51,10 @@ class RerankService:
         return self._engine.rankers
 
     async def Rerank(
-        self, request: pb.RerankRequest, deadline_s: float | None, caller: Caller
+        self, request: pb.RerankRequest, deadline_s: float | None, entry: Entry
     ) -> pb.RerankResponse:
         """Rerank the caller's documents, and documents of an index that the request names."""
-        call = self._call(request, deadline_s, caller)
+        call, caller = self._call(request, deadline_s, entry), entry.caller
         with (
             self._engine.gate.passing(call.account),
             self._indexes.held() as opened,
@@ -68,7 +67,9 @@ class RerankService:
             documents = text_documents(given.texts)
             if not given.indexes:
                 spending.expect(partial(self._engine.expected_tokens, call, documents))
-                result = await self._engine.rerank(replace(call, documents=documents), on_admitted=taken_over)
+                result = await self._engine.rerank(
+                    replace(call, documents=documents), on_admitted=entry.on_admitted
+                )
                 answers.add_ranking(response, result, scorer, given.ids, given.texts, request.options)
             else:
                 named = _named(opened, given, caller)
@@ -78,7 +79,7 @@ class RerankService:
                     coming[number] = InputDocument(length, None, opened.sources(name))
                 spending.expect(partial(self._engine.expected_tokens, call, coming))
                 with self._engine.reserve(call, coming) as reserved:
-                    taken_over()
+                    entry.on_admitted()
                     started_s = time.monotonic()
                     with call.record.stage("first_stage", documents=len(named)):
                         found = await of_ids(opened, named, scorer, call)
@@ -95,10 +96,10 @@ class RerankService:
             return response
 
     async def SearchAndRerank(
-        self, request: pb.SearchAndRerankRequest, deadline_s: float | None, caller: Caller
+        self, request: pb.SearchAndRerankRequest, deadline_s: float | None, entry: Entry
     ) -> pb.SearchAndRerankResponse:
         """Find candidates in an index and rerank them."""
-        call = self._call(request, deadline_s, caller)
+        call, caller = self._call(request, deadline_s, entry), entry.caller
         with (
             self._engine.gate.passing(call.account),
             self._indexes.held() as opened,
@@ -114,13 +115,13 @@ class RerankService:
             coming = [InputDocument(index.mean_characters, None, sources)] * min(k, index.documents)
             spending.expect(partial(self._engine.expected_tokens, call, coming))
             with self._engine.reserve(call, coming) as reserved:
-                taken_over()
+                entry.on_admitted()
                 started_s = time.monotonic()
                 remaining_s = max(0.0, call.deadline_s - started_s)
                 reads_texts = sources is None or not sources.suffice(scorer.members, call.max_chunks)
                 with call.record.stage("first_stage", index=index.name, documents=k):
                     candidates = await opened.first_stages.search(
-                        index.name, call.query, k, remaining_s, texts=reads_texts, account=call.account
+                        index.name, call.query, k, remaining_s, texts=reads_texts, call=call.record
                     )
                     documents = await of_candidates(opened, index.name, candidates, scorer, call)
                 response.timings.first_stage_ns = _ns_since(started_s)
@@ -145,10 +146,10 @@ class RerankService:
             return response
 
     async def ListRankers(
-        self, request: pb.ListRankersRequest, deadline_s: float | None, caller: Caller
+        self, request: pb.ListRankersRequest, deadline_s: float | None, entry: Entry
     ) -> pb.ListRankersResponse:
         """List the rankers and indexes that the caller may use, the default ranker first, and the limits."""
-        rankers = self._engine.rankers
+        rankers, caller = self._engine.rankers, entry.caller
         usable = dict.fromkeys((caller.default_ranker(rankers), *filter(caller.may_rank, rankers)))
         with self._engine.gate.passing(caller.account), self._indexes.held() as opened:
             return pb.ListRankersResponse(
@@ -162,13 +163,14 @@ class RerankService:
             )
 
     def _call(
-        self, request: pb.RerankRequest | pb.SearchAndRerankRequest, deadline_s: float | None, caller: Caller
+        self, request: pb.RerankRequest | pb.SearchAndRerankRequest, deadline_s: float | None, entry: Entry
     ) -> RerankCall:
         """Record the call's arrival, deadline and options; its documents come later.
 
         Raises: PermissionDenied.
         """
-        now_s = time.monotonic()
+        now_s, caller = time.monotonic(), entry.caller
+        entry.record.account = _account(request.options, caller)
         return RerankCall(
             ranker=caller.ranker(request.options.ranker, self._engine.rankers),
             query=request.query,
@@ -177,8 +179,7 @@ class RerankService:
             arrival_s=now_s,
             deadline_s=now_s + self._limits.default_timeout_s if deadline_s is None else deadline_s,
             count_tokens=request.options.count_tokens_cut,
-            record=current(),
-            account=_account(request.options, caller),
+            record=entry.record,
         )
 
 

@@ -9,13 +9,12 @@ would take 2 GB before the first of them is refused.
         async with asyncio.timeout(budget.arrival_s(size)):
             data = await read()
         room.shrink(len(data))
-        ...  # parse, answer; `taken_over()` is called once the call is admitted
+        ...  # parse, answer; `room.close()` is called once the call is admitted
 """
 
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from contextvars import ContextVar
 from types import TracebackType
 
 from farrank_calls.errors import Reason, ResourceExhausted
@@ -65,15 +64,6 @@ class Room:
         self.close()
 
 
-_current: ContextVar[Room | None] = ContextVar("farrank_receiving", default=None)
-
-
-def taken_over() -> None:
-    """Give back what this context's request has reserved: admission counts its texts from now on."""
-    if (room := _current.get()) is not None:
-        room.close()
-
-
 class ReceivingBudget:
     """Counts the bytes of requests in receipt, for all endpoints. Belongs to the event loop."""
 
@@ -101,9 +91,7 @@ class ReceivingBudget:
             self._room.take(size, account)
         else:
             await self._wait(account, size)
-        room = Room(lambda freed: self._free(freed, account), size)
-        _current.set(room)
-        return room
+        return Room(lambda freed: self._free(freed, account), size)
 
     async def _wait(self, account: Account, size: int) -> None:
         waiter = _Waiter(size)

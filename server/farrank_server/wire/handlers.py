@@ -19,7 +19,7 @@ from farrank_calls.errors import (
     ResourceExhausted,
 )
 from farrank_calls.telemetry.call_record import REQUEST_ID, begin
-from farrank_server.access.callers import Caller, account_of_peer
+from farrank_server.access.callers import Entry, account_of_peer
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.metrics import Endpoint
 from farrank_server.service.fields import parsed_in_turn
@@ -35,7 +35,7 @@ from farrank_server.wire.metadata import Context, bounded_metadata, header_in
 RETRY_KEY = "grpc-retry-pushback-ms"
 
 Trailing = tuple[tuple[str, str], ...]
-Method = Callable[[Any, float | None, Caller], Awaitable[Message]]
+Method = Callable[[Any, float | None, Entry], Awaitable[Message]]
 
 # A request that is too large by at most this gets an answer that names the limit. gRPC refuses larger ones
 # unread.
@@ -96,7 +96,7 @@ def _handler(
         async def handle(request: Message) -> bytes:
             remaining_s = context.time_remaining()
             deadline_s = None if remaining_s is None else time.monotonic() + remaining_s
-            answer = await method(request, deadline_s, entry.caller)
+            answer = await method(request, deadline_s, entry)
             written = answer.SerializeToString()
             note_sent(len(written))
             return written
@@ -111,11 +111,13 @@ def _handler(
             task.add_done_callback(partial(_removed, unread, sent))
 
         header = header_in(await bounded_metadata(context))
-        its_id = ((REQUEST_ID, begin(header(REQUEST_ID)).request_id),)
+        record = begin(header(REQUEST_ID))
+        its_id = ((REQUEST_ID, record.request_id),)
         context.set_trailing_metadata(its_id)
-        entry = guard.enter(header, context.peer())
+        entry = guard.enter(record, header, context.peer())
         account = entry.caller.account if entry.refusal is None else account_of_peer(context.peer())
         with ExitStack() as held:
+            entry.on_admitted = held.close
             request: Message | BaseException | None
             # The request of a refused caller is not read.
             request = entry.refusal or open_calls.enter(context.peer(), account)

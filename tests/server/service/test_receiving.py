@@ -9,7 +9,7 @@ from farrank_calls.fairness.fair_order import Account
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.metrics import Metrics
 from farrank_server.service import receiving
-from farrank_server.service.receiving import ReceivingBudget, taken_over
+from farrank_server.service.receiving import ReceivingBudget
 
 A, B, C = Account("a"), Account("b"), Account("c")
 
@@ -129,15 +129,10 @@ async def test_those_that_go_all_at_once_leave_nothing() -> None:
 
 async def test_admission_takes_a_request_over() -> None:
     budget, metrics = budget_of(100)
-    taken_over()
-
-    async def call() -> None:
-        with await budget.enter(A, 50):
-            assert shown(metrics, "bytes") == 50
-            taken_over()
-            assert shown(metrics, "bytes") == 0
-
-    await asyncio.create_task(call())
+    with await budget.enter(A, 50) as room:
+        assert shown(metrics, "bytes") == 50
+        room.close()
+        assert shown(metrics, "bytes") == 0
     assert shown(metrics, "bytes") == 0
 
 

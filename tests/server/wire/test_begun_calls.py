@@ -11,7 +11,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_server.access.callers import Caller
+from farrank_server.access.callers import Entry
 from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.listen import GrpcListener
 from farrank_server.metrics import Endpoint, Metrics
@@ -34,7 +34,7 @@ class Answering(RerankService):
         pass
 
     async def Rerank(
-        self, request: pb.RerankRequest, deadline_s: float | None, caller: Caller
+        self, request: pb.RerankRequest, deadline_s: float | None, entry: Entry
     ) -> pb.RerankResponse:
         return pb.RerankResponse(query_tokens_cut=7)
 

@@ -24,7 +24,7 @@ from farrank_calls.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from farrank_server.access.callers import Caller
+from farrank_server.access.callers import Entry
 from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.listen import GrpcListener
 from farrank_server.metrics import Endpoint, Metrics
@@ -47,7 +47,7 @@ class Scripted(RerankService):
         return pb.RerankResponse(query_tokens_cut=7)
 
     async def Rerank(
-        self, request: pb.RerankRequest, deadline_s: float | None, caller: Caller
+        self, request: pb.RerankRequest, deadline_s: float | None, entry: Entry
     ) -> pb.RerankResponse:
         return await self.behave()
 
