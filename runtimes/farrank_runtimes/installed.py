@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from farrank_rankers.errors import AttentionAbsent
-from farrank_rankers.packed.flash_kernels import FLASH_ATTN, FlashAttention, VarlenAttention
+from farrank_rankers.packed.flash_kernels import FLASH_ATTN, FlashAttention
 from farrank_runtimes.machine import nvidia_driver
 from farrank_runtimes.runtime import DeviceAbsent, Placement, Precision, PrecisionAbsent, RuntimeAbsent
 from farrank_runtimes.runtime_table import RUNTIMES, DeviceType, check_here, installed_version
@@ -108,7 +108,7 @@ def find_attention() -> list[FoundKernel]:
 
     return [
         _kernel(FLASH_ATTN, _installed(FLASH_ATTN), FlashAttention),
-        _kernel("torch varlen", torch.__version__, VarlenAttention),
+        FoundKernel("torch varlen", torch.__version__, None),
         _kernel("torch flex", _installed(TRITON), check_compiler),
     ]
 

@@ -72,11 +72,8 @@ def choose_attention(device: torch.device, dtype: torch.dtype) -> AttentionChoic
         missing = str(absent)
     if not torch.backends.cuda.is_flash_attention_available():
         raise AttentionAbsent(f"{missing}, and torch {torch.__version__} was built without FlashAttention")
-    try:
-        varlen = VarlenAttention()
-    except AttentionAbsent as absent:
-        raise AttentionAbsent(f"{missing}, and {absent}") from absent
-    return AttentionChoice(FusedAttention(varlen, takes_slopes=False), "torch varlen and flex", missing)
+    varlen = FusedAttention(VarlenAttention(), takes_slopes=False)
+    return AttentionChoice(varlen, "torch varlen and flex", missing)
 
 
 def _dotted(capability: tuple[int, int]) -> str:

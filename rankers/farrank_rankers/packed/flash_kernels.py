@@ -7,7 +7,6 @@ slopes, torch's kernel does not.
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from inspect import signature
 from typing import Any
 
 import torch
@@ -63,23 +62,14 @@ class FlashAttention:
 class VarlenAttention:
     """torch's own variable-length kernel as a `pattern.Attention`: full, causal and windowed.
 
-    Raises: AttentionAbsent if this torch's kernel is too old; ValueError for an unsupported dtype or pattern.
+    Raises: ValueError for an unsupported dtype or pattern.
     """
 
-    def __init__(self, kernel: Callable[..., Any] | None = None, shares_heads: bool | None = None) -> None:
+    def __init__(self, kernel: Callable[..., Any] | None = None) -> None:
         # Imported here because it imports the compiler: two seconds of a start, needed by few devices.
         from torch.nn.attention.varlen import varlen_attn
 
-        # Up to torch 2.10 without window_size and scale (pytorch/pytorch#172245), up to 2.11 without
-        # enable_gqa.
-        parameters = signature(varlen_attn).parameters
-        if "window_size" not in parameters or "scale" not in parameters:
-            raise AttentionAbsent(
-                f"varlen_attn of torch {torch.__version__} takes no window_size and scale; 2.11 is the first "
-                "whose does"
-            )
         self._kernel: Callable[..., Any] = kernel or varlen_attn
-        self._shares_heads = "enable_gqa" in parameters if shares_heads is None else shares_heads
 
     def __call__(self, heads: Heads, pattern: Pattern) -> Tensor:
         """Shapes: query (T, A, D), key and value (U, B, D) -> (T, A, D)."""
@@ -87,15 +77,6 @@ class VarlenAttention:
         if pattern.slopes is not None:
             raise ValueError(f"pattern has slopes; {TORCH_VARLEN} takes none")
         query, key, value, asking, seen, scale = heads.padded(HEAD_MULTIPLE)
-        shared = query.shape[1] // key.shape[1]
-        options: dict[str, Any] = {
-            "window_size": _window(pattern),
-            "scale": scale,
-        }
-        if self._shares_heads:
-            options["enable_gqa"] = shared > 1
-        elif shared > 1:
-            key, value = (each.repeat_interleave(shared, dim=1) for each in (key, value))  # (U, A, D) each
         mixed: Tensor = self._kernel(
             query,
             key,
@@ -104,7 +85,9 @@ class VarlenAttention:
             cu_seq_k=seen.offsets,
             max_q=asking.longest,
             max_k=seen.longest,
-            **options,
+            window_size=_window(pattern),
+            scale=scale,
+            enable_gqa=query.shape[1] != key.shape[1],
         )  # (T, A, D or more)
         return mixed[..., : heads.query.shape[-1]]
 

@@ -66,11 +66,6 @@ def test_torch_varlen(make: MakePattern, width: int, shared_by: int) -> None:
     check(VarlenAttention(), make, heads_of(width, shared_by))
 
 
-@pytest.mark.parametrize("make", [every_token, causal])
-def test_torch_varlen_with_heads_repeated(make: MakePattern) -> None:
-    check(VarlenAttention(shares_heads=False), make, heads_of(64, 4))
-
-
 @pytest.mark.parametrize("make", [every_token, causal, near, alibi, PATTERNS["causal_alibi"]])
 @pytest.mark.parametrize(("width", "shared_by"), [(64, 1), (26, 1), (64, 4)])
 def test_flash_attn(make: MakePattern, width: int, shared_by: int) -> None:

@@ -58,23 +58,12 @@ def test_near_tokens_are_a_window(causal: bool, reach: tuple[int, int]) -> None:
     assert kernel.given["window_size"] == reach
 
 
-def test_shared_heads_are_the_kernels_affair_where_it_knows_them() -> None:
+def test_the_kernel_shares_heads() -> None:
     kernel = Recording()
     heads = RandomHeads.random((5, 20), heads=6, shared_by=3).to(torch.float16)
-    heads.through(VarlenAttention(kernel, shares_heads=True), EVERY_TOKEN)
+    heads.through(VarlenAttention(kernel), EVERY_TOKEN)
     assert kernel.given["enable_gqa"] is True
     assert kernel.given["key"].shape == (25, 2, 16)
-
-
-def test_shared_heads_are_repeated_where_it_does_not() -> None:
-    kernel = Recording()
-    heads = RandomHeads.random((5, 20), heads=6, shared_by=3).to(torch.float16)
-    heads.through(VarlenAttention(kernel, shares_heads=False), EVERY_TOKEN)
-    assert "enable_gqa" not in kernel.given
-    for name, shared in (("key", heads.key), ("value", heads.value)):
-        assert kernel.given[name].shape == (25, 6, 16)
-        assert torch.equal(kernel.given[name][:, 2], shared[:, 0])
-        assert torch.equal(kernel.given[name][:, 3], shared[:, 1])
 
 
 def test_heads_of_an_odd_width_are_widened_and_cut_again() -> None:
