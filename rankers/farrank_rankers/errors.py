@@ -39,7 +39,7 @@ class AttentionAbsent(RankerError):
 
 
 class ReadingStopped(RankerError):
-    """Raised between two pieces of a long text after `should_stop()` returned true."""
+    """Raised between two pieces of a long text by a caller that needs it no longer."""
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Reader: from text to encoder inputs, the part of a ranker for tokenizing threads, without torch."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
@@ -106,7 +106,7 @@ class Reader:
 
         Raises: ValueError if the text has a lone surrogate.
         """
-        return finished(self.query_steps(text), len(text))
+        return finished(self.query_steps(text))
 
     def query_steps(self, text: str) -> Generator[int, None, TokenizedText]:
         """Read as `read_query` does, a piece of bounded size at each step; yield the progress.
@@ -119,23 +119,14 @@ class Reader:
         return self.tokenizer.steps(text, limit, count_tokens=True, spaces=self._query_spaces)
 
     def read_document(
-        self,
-        text: str,
-        max_chunks: int | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        *,
-        count_tokens: bool = False,
+        self, text: str, max_chunks: int | None = None, *, count_tokens: bool = False
     ) -> TokenizedText:
         """Tokenize as much of a document as `max_document_tokens` and `max_chunks` chunks can hold.
 
-        With `count_tokens` the rest is tokenized, too, to count the tokens that were cut. `should_stop` is
-        called between two pieces of a long text.
-        Raises: ReadingStopped if it returns true; ValueError for a lone surrogate or max_chunks < 1.
+        With `count_tokens` the rest is tokenized, too, to count the tokens that were cut.
+        Raises: ValueError if the text has a lone surrogate or max_chunks < 1.
         """
-        limit = readable_tokens(self.spec.chunking, max_chunks)
-        return self.tokenizer.read(
-            text, limit, should_stop, count_tokens=count_tokens, spaces=self.document_spaces
-        )
+        return finished(self.document_steps(text, max_chunks, count_tokens=count_tokens))
 
     def document_steps(
         self, text: str, max_chunks: int | None = None, *, count_tokens: bool = False

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from farrank_rankers.errors import ReadingStopped, SourceError
+from farrank_rankers.errors import SourceError
 from farrank_rankers.json_values import TOO_DEEP, read_json, read_text
 from farrank_rankers.pieces import cut_pattern, find_cut, next_piece, reading_on
 from farrank_rankers.stretches import WINDOW, Stretch, TokenizedWindow, Tokens, joined
@@ -241,21 +241,14 @@ CHARACTERS_PER_TOKEN = 8
 FEWEST_CHARACTERS = 1_024
 
 
-def finished(
-    steps: Generator[int, None, TokenizedText], characters: int, should_stop: Callable[[], bool] | None = None
-) -> TokenizedText:
-    """Run all steps of reading a text of `characters` characters; `should_stop` is called between steps.
-
-    Raises: ReadingStopped if it returns true; exceptions of the steps.
-    """
+def finished(steps: Generator[int, None, TokenizedText]) -> TokenizedText:
+    """Run all steps of reading a text. Raises: exceptions of the steps."""
     while True:
         try:
-            offset = next(steps)
+            next(steps)
         except StopIteration as done:
             read: TokenizedText = done.value
             return read
-        if should_stop is not None and should_stop():
-            raise ReadingStopped(f"stopped after {offset} of {characters} characters")
 
 
 class TextTokenizer:
@@ -311,23 +304,14 @@ class TextTokenizer:
         """Tokenize a short text without special tokens, (T,)."""
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
 
-    def read(
-        self,
-        text: str,
-        limit: int,
-        should_stop: Callable[[], bool] | None = None,
-        *,
-        count_tokens: bool = False,
-        spaces: str = "",
-    ) -> TokenizedText:
+    def read(self, text: str, limit: int, *, count_tokens: bool = False, spaces: str = "") -> TokenizedText:
         """Read a text's first `limit` tokens; with `count_tokens`, tokenize the rest to count it.
 
-        A long text is read in pieces, and `should_stop` is called between them. `spaces` are the spaces
-        before the text in its prompt, which belong to its first token; they are ignored if the text is empty.
-        Raises: ReadingStopped if it returns true; ValueError if the part that is read has a lone surrogate.
+        `spaces` are the spaces before the text in its prompt, which belong to its first token; they are
+        ignored if the text is empty.
+        Raises: ValueError if the part that is read has a lone surrogate.
         """
-        steps = self.steps(text, limit, count_tokens=count_tokens, spaces=spaces)
-        return finished(steps, len(text), should_stop)
+        return finished(self.steps(text, limit, count_tokens=count_tokens, spaces=spaces))
 
     def steps(
         self, text: str, limit: int, *, count_tokens: bool = False, spaces: str = ""

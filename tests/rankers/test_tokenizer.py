@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farrank_rankers import tokenizer as module
-from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.pieces import cut_pattern, find_cut, next_piece
 from farrank_rankers.tokenizer import TextTokenizer
 
@@ -120,21 +119,16 @@ def test_an_empty_text_has_no_token(text_tokenizers: dict[str, TextTokenizer]) -
         assert read.starts.shape == read.ends.shape == (0,)
 
 
-def test_reading_stops_between_pieces(text_tokenizers: dict[str, TextTokenizer]) -> None:
+def test_reading_pauses_between_pieces(text_tokenizers: dict[str, TextTokenizer]) -> None:
     text = "hello world " * 10_000
-    asked = []
-
-    def stop() -> bool:
-        asked.append(True)
-        return len(asked) == 2
-
-    with pytest.raises(ReadingStopped, match="of 120000 characters"):
-        text_tokenizers["wordpiece"].read(text, 5, stop, count_tokens=True)
-    assert len(asked) == 2
+    pauses = list(text_tokenizers["wordpiece"].steps(text, 5, count_tokens=True))
+    assert len(pauses) > 2
+    assert pauses == sorted(set(pauses))
+    assert pauses[-1] < len(text)
 
 
-def test_short_texts_are_never_stopped(text_tokenizers: dict[str, TextTokenizer]) -> None:
-    assert len(text_tokenizers["wordpiece"].read("hello", 5, lambda: True)) >= 1
+def test_short_texts_are_read_without_a_pause(text_tokenizers: dict[str, TextTokenizer]) -> None:
+    assert not list(text_tokenizers["wordpiece"].steps("hello", 5))
 
 
 def test_a_long_text_is_counted_exactly(text_tokenizers: dict[str, TextTokenizer]) -> None:
