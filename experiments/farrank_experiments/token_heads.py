@@ -45,7 +45,7 @@ def similarity_scores(
 
     Shapes: simmats (L+1, Q, T) each, last (P, S, H) with roles -> (D,).
     """
-    lengths = (_roles(last) == Role.DOCUMENT).sum(dim=1)  # (P,)
+    lengths = (last.token_roles == Role.DOCUMENT).sum(dim=1)  # (P,)
     cls, mask = batched([Features(last.vectors[list(each), 0].float()) for each in documents])
     groups = []
     for simmat, document in zip(simmats, documents, strict=True):
@@ -65,7 +65,7 @@ def similarity_scores(
 def read_last(ranker: Ranker, last: Features) -> Features:
     """Let a ranker's encoder compute its features from the last layer. Shapes: (…, S, H) -> (…, S, F)."""
     output = SimpleNamespace(last_hidden_state=last.vectors.float())
-    return ranker.encoder.read(output, PaddedFeatures(_roles(last)))
+    return ranker.encoder.read(output, PaddedFeatures(last.token_roles))
 
 
 def drawn_documents(question: AskedQuestion, kind: str, epoch: int) -> list[Arrangement]:
@@ -90,7 +90,7 @@ class KeptTokens:
         """Encode the pairs of all questions, and store the heads' input for the documents of all epochs."""
         for number, question in enumerate(questions, start=1):
             read = features(question)
-            kept = {_LAST: read.vectors[:, :, -1].half().contiguous(), _ROLES: _roles(read)}
+            kept = {_LAST: read.vectors[:, :, -1].half().contiguous(), _ROLES: read.token_roles}
             for kind in question.conditions:
                 for epoch in range(epochs):
                     for document in drawn_documents(question, kind, epoch):
@@ -168,9 +168,3 @@ def _heeded(ranker: Ranker, document: Arrangement) -> Arrangement:
 
 def _name(document: Arrangement) -> str:
     return ",".join(map(str, document))
-
-
-def _roles(features: Features) -> Tensor:
-    if features.roles is None:
-        raise ValueError("features have no roles: they are not token features")
-    return features.roles

@@ -20,6 +20,13 @@ class Features(NamedTuple):
     vectors: Tensor
     roles: Tensor | None = None
 
+    @property
+    def token_roles(self) -> Tensor:
+        """The tokens' roles. Raises: ValueError if there is one vector per input."""
+        if self.roles is None:
+            raise ValueError("features have no roles: they must have a vector and a role for each token")
+        return self.roles
+
     def rows(self) -> list["Features"]:
         """Split by the first dimension; padding at the end of tokens is left out."""
         if self.roles is None:
@@ -60,7 +67,7 @@ def stacked(rows: Sequence[Features]) -> Features:
         return Features(torch.stack([row.vectors for row in rows]))
     return Features(
         pad_sequence([row.vectors for row in rows], batch_first=True),
-        pad_sequence([_roles(row) for row in rows], batch_first=True, padding_value=Role.PADDING),
+        pad_sequence([row.token_roles for row in rows], batch_first=True, padding_value=Role.PADDING),
     )
 
 
@@ -79,13 +86,13 @@ def batched(documents: Sequence[Features]) -> tuple[Features, Tensor]:
     mask = torch.arange(max(counts), device=device) < torch.tensor(counts, device=device)[:, None]
     if whole:
         return Features(pad_sequence(vectors, batch_first=True)), mask
-    shape = (len(documents), max(counts), max(_roles(document).shape[1] for document in documents))
+    shape = (len(documents), max(counts), max(document.token_roles.shape[1] for document in documents))
     joined = vectors[0].new_zeros(shape + vectors[0].shape[2:])  # (D, C, S, F…)
-    roles = _roles(documents[0]).new_full(shape, Role.PADDING)  # (D, C, S)
+    roles = documents[0].token_roles.new_full(shape, Role.PADDING)  # (D, C, S)
     for row, (count, document) in enumerate(zip(counts, documents, strict=True)):
         tokens = document.vectors.shape[1]
         joined[row, :count, :tokens] = document.vectors
-        roles[row, :count, :tokens] = _roles(document)
+        roles[row, :count, :tokens] = document.token_roles
     return Features(joined, roles), mask
 
 
@@ -99,12 +106,6 @@ def by_document(features: Features, counts: Sequence[int]) -> tuple[Features, Te
         return batched([Features(each) for each in vectors])
     roles = torch.split(features.roles, list(counts))
     return batched([Features(*each) for each in zip(vectors, roles, strict=True)])
-
-
-def _roles(features: Features) -> Tensor:
-    if features.roles is None:
-        raise ValueError("features of tokens and features of whole inputs cannot be combined")
-    return features.roles
 
 
 class Layout(Protocol):

@@ -66,5 +66,5 @@ def test_bytes_count_both_tensors() -> None:
 
 
 def test_tokens_and_whole_vectors_do_not_mix() -> None:
-    with pytest.raises(ValueError, match="cannot be combined"):
+    with pytest.raises(ValueError, match="features have no roles"):
         stacked([tokens(2), Features(torch.zeros(3))])

@@ -61,7 +61,7 @@ def query_slots(features: Features, max_query_tokens: int) -> Tensor:
     Shapes: (D, C, S, F…) -> (D, Q) bool, false after the query's last token.
     Raises: ValueError if the features are not those of tokens, or a query is too long.
     """
-    counts = (_roles(features)[:, 0] == Role.QUERY).sum(dim=1, keepdim=True)  # (D, 1)
+    counts = (features.token_roles[:, 0] == Role.QUERY).sum(dim=1, keepdim=True)  # (D, 1)
     slots = max_query_tokens
     if not torch.compiler.is_compiling():  # a traced graph cannot inspect values
         slots = int(counts.max())
@@ -79,7 +79,7 @@ def texts(
     a long document is read alone. A traced graph reads all documents at once, in slots for every position.
     Shapes: features (D, C, S, F…), chunk_mask (D, C), query_mask (D, Q) -> D texts.
     """
-    vectors, roles = features.vectors, _roles(features)
+    vectors, roles = features.vectors, features.token_roles
     if torch.compiler.is_compiling():
         yield _taken_apart(vectors, roles, chunk_mask, query_mask)
         return
@@ -127,12 +127,6 @@ def _at(positions: Tensor, vectors: Tensor) -> Tensor:
     starts = torch.arange(documents, device=positions.device)[:, None] * (chunks * tokens)  # (N, 1)
     taken = vectors.flatten(0, 2).index_select(0, (starts + positions).flatten())  # (N·T, F…)
     return taken.reshape(*positions.shape, *vectors.shape[3:])
-
-
-def _roles(features: Features) -> Tensor:
-    if features.roles is None:
-        raise ValueError("features have no roles; token interaction needs a vector and a role for each token")
-    return features.roles
 
 
 def similarity_matrix(query: Tensor, document: Tensor) -> Tensor:

@@ -74,10 +74,9 @@ class LateInteraction(ParadeTransf):
         """
         if query is None:
             raise ValueError("query is None; late interaction reads chunks with the query's vectors")
-        if features.roles is None or query.roles is None:
-            raise ValueError("features have no roles; late interaction reads vectors of tokens")
-        query_mask = query.roles != Role.PADDING  # (D, Q)
-        doc_mask = (features.roles != Role.PADDING) & chunk_mask[:, :, None]  # (D, C, T)
+        roles = features.token_roles  # (D, C, T)
+        query_mask = query.token_roles != Role.PADDING  # (D, Q)
+        doc_mask = (roles != Role.PADDING) & chunk_mask[:, :, None]  # (D, C, T)
         if torch.compiler.is_compiling():
             rows = torch.arange(chunk_mask.numel(), device=chunk_mask.device)  # (D·C,)
             document = rows // chunk_mask.shape[1]  # (D·C,)
@@ -88,7 +87,7 @@ class LateInteraction(ParadeTransf):
             interacted: Tensor = self.interaction(of_query, of_chunk)  # (D·C, W)
             return ChunkVectors(interacted.reshape(*chunk_mask.shape, -1), chunk_mask)
         documents, columns = chunk_mask.nonzero(as_tuple=True)  # (N,) each
-        group = max(1, GROUP_POSITIONS // (features.roles.shape[2] + query.roles.shape[1]))
+        group = max(1, GROUP_POSITIONS // (roles.shape[2] + query_mask.shape[1]))
         vectors = []
         for document, column in zip(
             torch.split(documents, group), torch.split(columns, group), strict=True

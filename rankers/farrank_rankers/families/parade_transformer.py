@@ -253,11 +253,10 @@ class ParadeTransfQuery(ParadeTransf):
 
         Shapes: (D, C, 1 + Q, H) -> chunks (D, C, H), query (D, Q, H).
         """
-        if features.roles is None:
-            raise ValueError("features have no roles; PARADE with the query reads vectors of tokens")
-        missing = max(0, self.query_positions + 1 - features.roles.shape[2])
+        roles = features.token_roles  # (D, C, 1 + Q)
+        missing = max(0, self.query_positions + 1 - roles.shape[2])
         query_vectors = pad(features.vectors[:, 0, 1:], (0, 0, 0, missing))  # (D, Q, H)
-        query_mask = pad(features.roles[:, 0, 1:] == Role.QUERY, (0, missing))  # (D, Q)
+        query_mask = pad(roles[:, 0, 1:] == Role.QUERY, (0, missing))  # (D, Q)
         padded = torch.arange(query_mask.shape[1], device=query_mask.device) < self.query_positions  # (Q,)
         before = InputPart(query_vectors, query_mask, takes_position=query_mask | padded)
         return ChunkVectors(features.vectors[:, :, 0], chunk_mask, (before,))
