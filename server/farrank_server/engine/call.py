@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import add, attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,14 +52,31 @@ class InputDocument:
         return f"\ud800{self.sources.stores.index_id}/{self.place}"
 
 
+class ExpectedDocument(NamedTuple):
+    """A document that a call will find in an index, and its estimated length, for admission."""
+
+    characters: int
+    sources: Sources | None
+
+    def source(self, ranker: str) -> Source:
+        """The stored data that a ranker will read instead of the text."""
+        return NOTHING if self.sources is None else self.sources.of[ranker]
+
+
+AnyDocument = InputDocument | ExpectedDocument
+
+
 def text_documents(texts: Iterable[str]) -> tuple[InputDocument, ...]:
     """Make documents from texts alone."""
     return tuple(InputDocument(len(text), text) for text in texts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class RerankCall:
-    """A validated request of any protocol. Times are seconds of `time.monotonic`."""
+    """A validated request of any protocol. Times are seconds of `time.monotonic`.
+
+    `documents` is empty until the documents are found, if the call names them or searches for them.
+    """
 
     ranker: str
     query: str

@@ -20,7 +20,7 @@ from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import Claim, RankerWork, Reservation, Reservations
-from farrank_server.engine.call import ActiveCall, InputDocument, RerankCall, RerankResult, mean_of_members
+from farrank_server.engine.call import ActiveCall, AnyDocument, RerankCall, RerankResult, mean_of_members
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.supervision import TAKEN_WITH_IT, Device
 from farrank_server.engine.loaded.document_cache import DocumentCache, KnownDocuments
@@ -90,20 +90,22 @@ class Engine:
         return self.rankers[name]
 
     @contextmanager
-    def reserve(self, call: RerankCall, coming: Sequence[InputDocument]) -> Iterator[Reservation]:
-        """Reserve capacity for a call whose documents are still to be found.
+    def admitted(self, call: RerankCall, expected: Sequence[AnyDocument]) -> Iterator[Reservation]:
+        """Admit a call whose documents are still to be found, for the duration of the context.
 
-        `coming` are placeholders for these documents: about as long, and at the same places in the call. For
-        a ranker with a document cache no tokens are reserved, because it is not yet known which texts the
-        cache holds.
+        The reservation begins with an estimate from the documents that are expected; `rerank` corrects it.
+        For a ranker with a document cache the estimate has no tokens, because it is not yet known which texts
+        the cache holds.
         Raises: as `Reservations.admit`; NotFound.
         """
         self.device.check_ready()
-        reservation = self._admit(_claim(call, self.scorer(call.ranker).members, coming))
+        claim = _claim(call, self.scorer(call.ranker).members, expected)
+        with self._measured_again(claim):
+            reservation = self._reservations.admit(claim, time.monotonic())
         try:
             yield reservation
         finally:
-            self._reservations.release(reservation)
+            self._give_back(reservation)
 
     async def rerank(
         self,
@@ -111,8 +113,9 @@ class Engine:
         reserved: Reservation | None = None,
         on_admitted: Callable[[], None] | None = None,
     ) -> RerankResult:
-        """Score all documents of a call. Its admission replaces the reservation `reserved`.
+        """Score all documents of a call.
 
+        `reserved` is its reservation if it is admitted already; the context that admitted it gives it back.
         `on_admitted` is called as soon as the call is admitted and its texts are counted.
         Raises: the errors of `farrank_calls.errors`; CancelledError if the caller has gone. In both cases
         nothing more of the call reaches the device.
@@ -121,28 +124,44 @@ class Engine:
         self.device.check_ready()
         known = [await self._known(member, call) for member in members]
         # One admission for all members: a call is admitted or refused as a whole, and its texts count once.
-        reservation = self._admit(_claim(call, members, call.documents, known), reserved)
+        claim = _claim(call, members, call.documents, known)
+        if reserved is not None:
+            with self._measured_again(claim):
+                self._reservations.resize(reserved, claim, time.monotonic())
+            return await self._score_all(members, call, known, reserved)
+        with self._measured_again(claim):
+            reservation = self._reservations.admit(claim, time.monotonic())
         try:
             if on_admitted is not None:
                 on_admitted()
-            if len(members) == 1:
-                return await self._score(members[0], call, known[0], reservation)
-            scoring = [
-                asyncio.ensure_future(self._score(member, call, its, reservation))
-                for member, its in zip(members, known, strict=True)
-            ]
-            try:
-                # The first member that fails cancels the others.
-                return mean_of_members(await asyncio.gather(*scoring))
-            finally:
-                for task in scoring:
-                    task.cancel()
-                await asyncio.wait(scoring)
-                for task in scoring:
-                    if not task.cancelled() and (error := task.exception()) is not None:
-                        forget_locals(error)
+            return await self._score_all(members, call, known, reservation)
         finally:
             self._give_back(reservation)
+
+    async def _score_all(
+        self,
+        members: Sequence[LoadedRanker],
+        call: RerankCall,
+        known: Sequence[KnownDocuments],
+        reservation: Reservation,
+    ) -> RerankResult:
+        """Score all documents with all members of a ranker."""
+        if len(members) == 1:
+            return await self._score(members[0], call, known[0], reservation)
+        scoring = [
+            asyncio.ensure_future(self._score(member, call, its, reservation))
+            for member, its in zip(members, known, strict=True)
+        ]
+        try:
+            # The first member that fails cancels the others.
+            return mean_of_members(await asyncio.gather(*scoring))
+        finally:
+            for task in scoring:
+                task.cancel()
+            await asyncio.wait(scoring)
+            for task in scoring:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    forget_locals(error)
 
     def _give_back(self, reservation: Reservation) -> None:
         """Release the reservation of a call.
@@ -164,7 +183,7 @@ class Engine:
         waiting = asyncio.gather(*map(asyncio.wrap_future, turns), return_exceptions=True)
         waiting.add_done_callback(give_back)
 
-    def expected_tokens(self, call: RerankCall, documents: Sequence[InputDocument]) -> int:
+    def expected_tokens(self, call: RerankCall, documents: Sequence[AnyDocument]) -> int:
         """Estimate from the lengths of its documents how many tokens a call will have."""
         lengths = [document.characters for document in documents]
         return sum(
@@ -320,9 +339,11 @@ class Engine:
         self._tokenizers.close()
         self.device.stop()
 
-    def _admit(self, claim: Claim, reserved: Reservation | None = None) -> Reservation:
+    @contextmanager
+    def _measured_again(self, claim: Claim) -> Iterator[None]:
+        """Measure the rankers of a call again if it is refused for its deadline."""
         try:
-            return self._reservations.admit(claim, time.monotonic(), instead_of=reserved)
+            yield
         except DeadlineExceeded:
             # The measured speed may be wrong. While calls are refused because of it, only a new measurement
             # corrects it.
@@ -374,7 +395,7 @@ class Engine:
 def _claim(
     call: RerankCall,
     members: Sequence[LoadedRanker],
-    documents: Sequence[InputDocument],
+    documents: Sequence[AnyDocument],
     known: Sequence[KnownDocuments] | None = None,
 ) -> Claim:
     """Compute the claim of a call.

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from farrank.v1 import rerank_pb2 as pb
@@ -10,7 +9,13 @@ from farrank_calls.fairness.fair_order import Account, CallPriority
 from farrank_calls.telemetry.call_record import CallRecord
 from farrank_server.access.callers import Caller, Entry
 from farrank_server.config.schema import ServerConfig
-from farrank_server.engine.call import InputDocument, RerankCall, text_documents
+from farrank_server.engine.call import (
+    AnyDocument,
+    ExpectedDocument,
+    InputDocument,
+    RerankCall,
+    text_documents,
+)
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.metrics import Metrics
@@ -67,25 +72,25 @@ class RerankService:
             documents = text_documents(given.texts)
             if not given.indexes:
                 spending.expect(partial(self._engine.expected_tokens, call, documents))
-                result = await self._engine.rerank(
-                    replace(call, documents=documents), on_admitted=entry.on_admitted
-                )
+                call.documents = documents
+                result = await self._engine.rerank(call, on_admitted=entry.on_admitted)
                 answers.add_ranking(response, result, scorer, given.ids, given.texts, request.options)
             else:
                 named = _named(opened, given, caller)
-                coming = list(documents)
+                expected = list[AnyDocument](documents)
                 for number, (name, _) in named.items():
                     length = opened.first_stages.find(name).mean_characters
-                    coming[number] = InputDocument(length, None, opened.sources(name))
-                spending.expect(partial(self._engine.expected_tokens, call, coming))
-                with self._engine.reserve(call, coming) as reserved:
+                    expected[number] = ExpectedDocument(length, opened.sources(name))
+                spending.expect(partial(self._engine.expected_tokens, call, expected))
+                with self._engine.admitted(call, expected) as reserved:
                     entry.on_admitted()
                     started_s = time.monotonic()
                     with call.record.stage("first_stage", documents=len(named)):
                         found = await of_ids(opened, named, scorer, call)
                     response.timings.first_stage_ns = _ns_since(started_s)
                     documents = tuple(found.get(n, document) for n, document in enumerate(documents))
-                    result = await self._engine.rerank(replace(call, documents=documents), reserved)
+                    call.documents = documents
+                    result = await self._engine.rerank(call, reserved)
                 texts = [document.text for document in documents]
                 answers.add_ranking(response, result, scorer, given.ids, texts, request.options)
                 if request.options.return_texts:
@@ -112,9 +117,9 @@ class RerankService:
             answers.describe_scoring(response, scorer, request.options)
             k = request.k or self._default_k
             sources = opened.sources(index.name)
-            coming = [InputDocument(index.mean_characters, None, sources)] * min(k, index.documents)
-            spending.expect(partial(self._engine.expected_tokens, call, coming))
-            with self._engine.reserve(call, coming) as reserved:
+            expected = [ExpectedDocument(index.mean_characters, sources)] * min(k, index.documents)
+            spending.expect(partial(self._engine.expected_tokens, call, expected))
+            with self._engine.admitted(call, expected) as reserved:
                 entry.on_admitted()
                 started_s = time.monotonic()
                 remaining_s = max(0.0, call.deadline_s - started_s)
@@ -132,7 +137,8 @@ class RerankService:
                     # There is nothing to rerank, but errors in the query are still reported.
                     await self._engine.check_query(call)
                 else:
-                    result = await self._engine.rerank(replace(call, documents=tuple(documents)), reserved)
+                    call.documents = tuple(documents)
+                    result = await self._engine.rerank(call, reserved)
                     ids = [candidate.doc_id for candidate in candidates]
                     texts = [document.text for document in documents]
                     answers.add_ranking(response, result, scorer, ids, texts, request.options)

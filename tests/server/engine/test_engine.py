@@ -31,7 +31,7 @@ from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Runtime
 from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfig
 from farrank_server.engine import engine as engine_module
 from farrank_server.engine.admission.estimates import Speed, Speeds
-from farrank_server.engine.call import ActiveCall, InputDocument, RerankCall, text_documents
+from farrank_server.engine.call import ActiveCall, ExpectedDocument, RerankCall, text_documents
 from farrank_server.engine.device import device_loop
 from farrank_server.engine.device import device_loop as worker
 from farrank_server.engine.device.device_loop import DeviceThread
@@ -549,10 +549,11 @@ async def test_a_text_whose_tokens_are_counted_is_read_whole_and_admission_knows
         long = text * 10
         with pytest.raises(DeadlineExceeded, match="needs about 80 s"):
             await bench.engine.rerank(replace(counted, documents=text_documents([long])))
-        reserved = bench.engine.reserve(replace(counted, documents=()), [InputDocument(len(long))])
+        expected = [ExpectedDocument(len(long), None)]
+        reserved = bench.engine.admitted(replace(counted, documents=()), expected)
         with pytest.raises(DeadlineExceeded, match="needs about 80 s"):
             reserved.__enter__()
-        with bench.engine.reserve(replace(cut, documents=()), [InputDocument(len(long))]):
+        with bench.engine.admitted(replace(cut, documents=()), expected):
             pass
 
 
@@ -595,19 +596,58 @@ async def test_a_place_reserved_before_the_texts_are_known_becomes_the_calls_own
 ) -> None:
     async with open_bench() as bench:
         now_s = time.monotonic()
-        coming = RerankCall("maxp", QUERY, (), None, now_s, now_s + 60)
-        with bench.engine.reserve(coming, [InputDocument(90)] * len(TEXTS)) as reserved:
+        call = RerankCall("maxp", QUERY, (), None, now_s, now_s + 60)
+        with bench.engine.admitted(call, [ExpectedDocument(90, None)] * len(TEXTS)) as reserved:
             assert bench.count("farrank_admitted_tokens", ranker="maxp") > 100
             assert bench.count("farrank_held_characters") == 90 * len(TEXTS)
-            call = RerankCall("maxp", QUERY, text_documents(TEXTS), None, now_s, now_s + 60)
+            call.documents = text_documents(TEXTS)
             assert scores(await bench.engine.rerank(call, reserved)) == pytest.approx(wanted, abs=1e-5)
         assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
+        assert bench.count("farrank_held_characters") == 0
         bench.engine.loaded["maxp"].speeds.encoding.replace(100.0)
         with (
             pytest.raises(DeadlineExceeded, match="needs about"),
-            bench.engine.reserve(coming, [InputDocument(2000)] * 100),
+            bench.engine.admitted(call, [ExpectedDocument(2000, None)] * 100),
         ):
             pass
+
+
+async def test_a_call_refused_once_its_documents_are_known_holds_nothing(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        now_s = time.monotonic()
+        call = RerankCall("maxp", QUERY, (), None, now_s, now_s + 60)
+
+        async def find_and_rerank() -> None:
+            with bench.engine.admitted(call, [ExpectedDocument(90, None)]) as reserved:
+                call.documents = text_documents(TEXTS)
+                bench.engine.loaded["maxp"].speeds.encoding.replace(1.0)
+                await bench.engine.rerank(call, reserved)
+
+        with pytest.raises(DeadlineExceeded, match="needs about"):
+            await find_and_rerank()
+        assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
+        assert bench.count("farrank_held_characters") == 0
+
+
+async def test_a_call_whose_caller_goes_during_the_search_holds_nothing(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        searching = asyncio.Event()
+
+        async def search() -> None:
+            now_s = time.monotonic()
+            call = RerankCall("maxp", QUERY, (), None, now_s, now_s + 60)
+            with bench.engine.admitted(call, [ExpectedDocument(90, None)]):
+                searching.set()
+                await asyncio.Event().wait()
+
+        asking = asyncio.create_task(search())
+        await searching.wait()
+        assert bench.count("farrank_admitted_tokens", ranker="maxp") > 0
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert bench.count("farrank_admitted_tokens", ranker="maxp") == 0
+        assert bench.count("farrank_held_characters") == 0
 
 
 async def test_a_query_is_encoded_alone_in_turn_with_calls(

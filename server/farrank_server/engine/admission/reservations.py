@@ -116,42 +116,74 @@ class Reservations:
         """The characters of the texts of all admitted calls."""
         return self._texts.held
 
-    def admit(self, claim: Claim, now_s: float, *, instead_of: Reservation | None = None) -> Reservation:
-        """Admit a call. An earlier reservation `instead_of` is released first.
+    def admit(self, claim: Claim, now_s: float) -> Reservation:
+        """Admit a call.
 
         Raises: InvalidArgument if the call is too large for any queue; DeadlineExceeded if it would be late
         even if nothing else ran; ResourceExhausted (with a retry hint) if there is no room for it now, or
         none within the caller's share, or if it or a call admitted earlier would miss its deadline.
         """
+        self._check_size(claim)
+        reservation = Reservation(0, 0, {}, claim.account)
+        with self._lock:
+            self._check(claim, now_s)
+            self._take(reservation, claim)
+        return reservation
+
+    def resize(self, reservation: Reservation, claim: Claim, now_s: float) -> None:
+        """Replace an admitted call's estimate by its size, once its documents are known.
+
+        A call that is no larger than its estimate keeps its place. A larger one is checked as if it came now,
+        and loses everything if it is refused.
+        Raises: as `admit`.
+        """
+        self._check_size(claim)
+        with self._lock:
+            fits = self._covers(reservation, claim)
+            # Its own estimate is not counted against the call.
+            self._release(reservation)
+            if not fits:
+                self._check(claim, now_s)
+            self._take(reservation, claim)
+
+    def _check_size(self, claim: Claim) -> None:
+        """Refuse a call that is too large for any queue. Raises: InvalidArgument."""
         least_tokens = sum(work.least_tokens for work in claim.work)
         if least_tokens > self._limits.max_queued_tokens:
             raise InvalidArgument(
                 f"documents: at least {least_tokens} tokens together, more than max_queued_tokens "
                 f"{self._limits.max_queued_tokens}; send fewer documents a call, or lower options.max_chunks"
             )
-        with self._lock:
-            if instead_of is not None:
-                self._release(instead_of)
-            number = self._account_number(claim.account)
-            columns = np.array([self._column(work, claim, number) for work in claim.work]).T
-            self._check(claim, columns, now_s)
-            if claim.account not in self._accounts:
-                self._accounts[claim.account] = [number, 0]
-                if self._free_numbers:
-                    self._free_numbers.pop()
-            self._accounts[claim.account][1] += 1
-            if len(self._free) < len(claim.work):
-                used = self._table.shape[1]
-                more = np.tile(np.array(UNUSED)[:, None], max(64, used, len(claim.work)))
-                self._table = np.concatenate((self._table, more), axis=1)
-                self._free += range(used, self._table.shape[1])
-            places = {work.ranker: self._free.pop() for work in claim.work}
-            self._table[:, list(places.values())] = columns
-            reservation = Reservation(claim.unread, claim.held, places, claim.account)
-            self._admitted.add(reservation)
-            self._unread += claim.unread
-            self._texts.take(claim.held, claim.account)
-            return reservation
+
+    def _covers(self, reservation: Reservation, claim: Claim) -> bool:
+        """Whether the call has reserved at least what it claims."""
+        reserved = self._table[:, [reservation.columns[work.ranker] for work in claim.work]]
+        return (
+            claim.unread <= reservation.unread
+            and claim.held <= reservation.held
+            and all(work.tokens <= most for work, most in zip(claim.work, reserved[TOKENS], strict=True))
+            and all(work.chunks <= most for work, most in zip(claim.work, reserved[CHUNKS], strict=True))
+        )
+
+    def _take(self, reservation: Reservation, claim: Claim) -> None:
+        """Count a claim as the reservation's."""
+        columns = self._columns(claim)
+        if claim.account not in self._accounts:
+            self._accounts[claim.account] = [self._account_number(claim.account), 0]
+            if self._free_numbers:
+                self._free_numbers.pop()
+        self._accounts[claim.account][1] += 1
+        if len(self._free) < len(claim.work):
+            used = self._table.shape[1]
+            more = np.tile(np.array(UNUSED)[:, None], max(64, used, len(claim.work)))
+            self._table = np.concatenate((self._table, more), axis=1)
+            self._free += range(used, self._table.shape[1])
+        reservation.columns = {work.ranker: self._free.pop() for work in claim.work}
+        self._table[:, list(reservation.columns.values())] = columns
+        reservation.unread, reservation.held = claim.unread, claim.held
+        self._admitted.add(reservation)
+        self._unread += claim.unread
+        self._texts.take(claim.held, claim.account)
 
     def read(self, reservation: Reservation, characters: int) -> None:
         """Record that this many characters of the call have been tokenized."""
@@ -222,9 +254,13 @@ class Reservations:
             self._free.append(column)
         reservation.columns.clear()
 
-    def _column(self, work: RankerWork, claim: Claim, account: int) -> tuple[float, ...]:
-        sizes = work.tokens, work.chunks
-        return *sizes, *sizes, self._number[work.ranker], claim.arrival_s, claim.deadline_s, account
+    def _columns(self, claim: Claim) -> FloatArray:
+        """Make the table's columns of a claim, one for each ranker. Shape: (8, M)."""
+        times = claim.arrival_s, claim.deadline_s
+        account = self._account_number(claim.account)
+        rows = [(each.tokens, each.chunks, self._number[each.ranker]) for each in claim.work]
+        columns: FloatArray = np.array([(*row[:2], *row, *times, account) for row in rows], np.float64).T
+        return columns
 
     def _shares(self, table: FloatArray) -> Shares:
         """Convert work to claims on the device, at the current speeds. Shape: table (8, N)."""
@@ -259,7 +295,7 @@ class Reservations:
         speeds = self._speeds[self._number[work.ranker]]
         return work.tokens / speeds.encoding.per_s + work.chunks / speeds.scoring.per_s
 
-    def _check(self, claim: Claim, columns: FloatArray, now_s: float) -> None:
+    def _check(self, claim: Claim, now_s: float) -> None:
         """Refuse a call that would be late, or for which there is no room. Raises: as `admit`."""
         limits = self._limits
         own_s = sum(map(self._alone_s, claim.work))
@@ -275,7 +311,7 @@ class Reservations:
             return
         tokens = sum(work.tokens for work in claim.work)
         self._check_room(claim, tokens, own_s)
-        seen = self._forecast(claim, columns, now_s)
+        seen = self._forecast(claim, self._columns(claim), now_s)
         reading_s = self._reading_s(claim.account, claim.unread)
         usable_s = remaining_s * limits.deadline_margin
         done_after_s = seen.done_after_s + reading_s

@@ -103,17 +103,37 @@ def test_chunks_that_are_scored_cost_time_even_where_their_encodings_are_cached(
     admit(admission, 1000, now_s=15.0, remaining_s=5)
 
 
-def test_reserved_room_returns_to_the_call_itself() -> None:
+def test_an_estimate_is_not_counted_beside_the_size_of_the_same_call() -> None:
     admission = make_admission()
     reserved = admit(admission, 8000, characters=500)
-    claim = Claim([RankerWork("a", 9000)], 700, 700, 0.0, FOREVER_S)
-    taken = admission.admit(claim, 0.0, instead_of=reserved)
+    admission.resize(reserved, Claim([RankerWork("a", 9000)], 700, 700, 0.0, FOREVER_S), 0.0)
     assert admission.outstanding_tokens("a") == 9000
     assert admission.held_characters() == 700
     admission.release(reserved)
-    assert admission.outstanding_tokens("a") == 9000
-    admission.release(taken)
     assert admission.outstanding_tokens("a") == 0
+    assert admission.held_characters() == 0
+
+
+def test_a_call_of_at_most_its_estimated_size_keeps_its_place() -> None:
+    admission = make_admission()
+    reserved = admit(admission, 8000, characters=500, remaining_s=10.0)
+    # In the meantime the queue has filled, and the call needs more than its remaining time.
+    admit(admission, 2000, characters=500)
+    admission.resize(reserved, Claim([RankerWork("a", 7000)], 400, 400, 0.0, 10.0), 9.0)
+    assert admission.outstanding_tokens("a") == 9000
+    assert admission.held_characters() == 900
+
+
+def test_a_call_that_is_larger_than_estimated_and_has_no_room_gives_everything_back() -> None:
+    admission = make_admission()
+    reserved = admit(admission, 1000, characters=500)
+    other = admit(admission, 8000, characters=300)
+    with pytest.raises(ResourceExhausted, match="8000 of 10000 tokens: no room for 3000"):
+        admission.resize(reserved, Claim([RankerWork("a", 3000)], 400, 400, 0.0, FOREVER_S), 0.0)
+    assert (admission.outstanding_tokens("a"), admission.held_characters()) == (8000, 300)
+    admission.release(reserved)
+    admission.release(other)
+    assert (admission.outstanding_tokens("a"), admission.held_characters()) == (0, 0)
 
 
 def test_a_full_queue_refuses_with_the_time_until_there_is_room() -> None:
