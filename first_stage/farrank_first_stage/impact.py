@@ -48,7 +48,7 @@ class ImpactConfig(IndexConfig):
         IndexConfig.__post_init__(self)
         if self.query == UNIT and not self.tokenizer:
             raise ConfigError(
-                "tokenizer: a value is needed: the tokenizer of the model that made the impacts"
+                "tokenizer: a value is required: the tokenizer of the model that made the impacts"
             )
         if self.query != UNIT and self.tokenizer is not None:
             raise ConfigError(f"tokenizer: is for query {UNIT}; the model {self.query!r} has its own")

@@ -51,7 +51,7 @@ def loads(text: str | bytes) -> Any:
     return value
 
 
-TOO_DEEP = f"it nests more than {MAX_DEPTH} levels deep"
+TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 
 
 def is_deeper(value: object, most: int = MAX_DEPTH) -> bool:

@@ -132,7 +132,7 @@ class Certificates:
                 try:
                     self._read()
                 except ConfigError as error:
-                    log.error("the certificates stay as they are: %s", error)
+                    log.error("the certificates were not reloaded: %s", error)
             return self._held
 
     def reload(self) -> None:
@@ -147,7 +147,7 @@ class Certificates:
         # Take the state before reading: a change during the read is then noticed at the next handshake.
         self._seen = self._state()
         self._held = read_certificates(self._tls)
-        log.info("the certificates are read anew")
+        log.info("reloaded the certificates")
 
     def _state(self) -> object:
         """A value that differs whenever the files differ."""

@@ -75,20 +75,24 @@ class Metrics:
         self.calls_limit = gauge("requests_in_flight_limit", "Calls that may be answered at once", "")
         self.rejections = counter(
             "rejections_total",
-            "Calls refused or given up for want of room, time or device",
+            "Calls refused or given up for lack of room, time or device",
             "door ranker reason",
         )
         self.deadline_drops = counter(
             "deadline_drops_total", "Calls dropped late, by the stage that noticed", "door ranker stage"
         )
         self.unread_bytes = gauge("unread_answer_bytes", "Answers that callers have not read yet", "")
-        self.unread_limit = gauge("unread_answer_bytes_limit", "What these may be together", "")
+        self.unread_limit = gauge("unread_answer_bytes_limit", "Limit on the bytes of unread answers", "")
         self.receiving_bytes = gauge("receiving_bytes", "Bytes reserved for requests in receipt", "")
-        self.receiving_limit = gauge("receiving_bytes_limit", "Bytes that these may reserve together", "")
+        self.receiving_limit = gauge(
+            "receiving_bytes_limit", "Limit on the bytes reserved for requests in receipt", ""
+        )
         self.receiving_waiting = gauge("receiving_waiting", "Requests that wait for room to be received", "")
         self.unread_answers = gauge("unread_answers", "Answers, and refusals, that callers have not read", "")
-        self.open_calls = gauge("open_calls", "Calls that are open, until their answer was read", "kind")
-        self.open_calls_limit = gauge("open_calls_limit", "Calls that may be open", "kind")
+        self.open_calls = gauge(
+            "open_calls", "Open calls, from their start until their answer was read", "kind"
+        )
+        self.open_calls_limit = gauge("open_calls_limit", "Limit on open calls", "kind")
         self.open_calls_refused = counter(
             "open_calls_refused_total", "Calls refused because too many are open", "kind"
         )
@@ -100,7 +104,7 @@ class Metrics:
         self.http_connections = gauge("http_connections", "HTTP connections that are open", "")
         self.http_connections_limit = gauge("http_connections_limit", "HTTP connections that may be open", "")
         self.http_connections_ended = counter(
-            "http_connections_ended_total", "HTTP connections ended or refused for their bounds", "why"
+            "http_connections_ended_total", "HTTP connections ended or refused because of a limit", "why"
         )
         for why in ("handshake", "headers", "malformed", "room", "refused", "files"):
             self.http_connections_ended.labels(why)
@@ -108,21 +112,23 @@ class Metrics:
             "grpc_connections_ended_total", "gRPC connections ended because few files were left", ""
         )
         self.unread_ended = counter(
-            "unread_connections_ended_total", "Connections ended over an answer that was not read", "door"
+            "unread_connections_ended_total",
+            "Connections ended because of an answer that was not read",
+            "door",
         )
-        self.cancellations = counter("cancellations_total", "Calls whose caller went away", "door ranker")
+        self.cancellations = counter("cancellations_total", "Calls whose caller disconnected", "door ranker")
 
         self.key_requests = counter("key_requests_total", "Calls that ended, by key", "key code")
         self.key_tokens = counter("key_tokens_total", "Tokens of answered calls, by key", "key")
         self.key_rejections = counter(
-            "key_rejections_total", "Calls beyond a key's rate or share", "key limit"
+            "key_rejections_total", "Calls refused because of a key's rate or share", "key limit"
         )
         self.key_expiry = gauge("key_expiry_timestamp_seconds", "When a key expires, in Unix time", "key")
-        self.key_reloads = counter("key_reloads_total", "Times the keys were to be read anew", "outcome")
-        self.unauthenticated = counter("unauthenticated_total", "Calls without a key that holds", "door why")
+        self.key_reloads = counter("key_reloads_total", "Reloads of the API keys, by outcome", "outcome")
+        self.unauthenticated = counter("unauthenticated_total", "Calls without a valid key", "door why")
 
         self.priority_queue_seconds = histogram(
-            "priority_queue_duration_seconds", "Wait for the device, of answered calls", "priority"
+            "priority_queue_duration_seconds", "Time that answered calls waited for the device", "priority"
         )
         self.priority_tokens = gauge(
             "priority_admitted_tokens", "Tokens admitted and not yet encoded, by priority", "priority"
@@ -138,25 +144,25 @@ class Metrics:
         )
         self.stored_for = gauge(
             "index_store_read",
-            "1 where a ranker reads what is kept beside an index, 0 where it reads the texts",
+            "1 if a ranker reads an index's stored tokens or encodings, 0 if it reads texts",
             "index ranker store",
         )
         self.index_generation = gauge(
             "index_generation", "How often documents were added or deleted since an index was built", "index"
         )
         self.search_process_down = gauge(
-            "search_process_down", "1 while the process that searches Lucene indexes is started anew", ""
+            "search_process_down", "1 while the process that searches Lucene indexes is down", ""
         )
         self.search_process_ends = counter(
-            "search_process_ends_total", "Times that process ended by itself, or was ended", "reason"
+            "search_process_ends_total", "Ends of the search process, by reason", "reason"
         )
         for reason in ("ended", "hung", "heap_full"):
             self.search_process_ends.labels(reason)
-        self.reloads = counter("index_reloads_total", "Times the indexes were to be opened anew", "outcome")
+        self.reloads = counter("index_reloads_total", "Reloads of the indexes, by outcome", "outcome")
         for outcome in ("done", "failed"):
             self.reloads.labels(outcome)
         self.stored_documents = counter(
-            "stored_documents_total", "Documents read from beside their index, not tokenized"
+            "stored_documents_total", "Documents read from an index's stores instead of tokenized"
         )
         self.queue_tokens = gauge("queue_tokens", "Tokens that wait for the device")
         self.queue_age_seconds = gauge("queue_age_seconds", "Wait of the input that is due first")
@@ -177,33 +183,39 @@ class Metrics:
         self.real_tokens = counter("encoded_tokens_total", "Real tokens that the device encoded")
         self.padded_tokens = counter("padded_tokens_total", "Positions that the device computed")
         self.encoded_chunks = counter("encoded_chunks_total", "Chunks that the device encoded")
-        self.device_busy_seconds = counter("device_busy_seconds_total", "Time the device worked", "device")
-        self.measured_speed = gauge(
-            "device_tokens_per_second", "The measured speed that admission reckons with"
+        self.device_busy_seconds = counter(
+            "device_busy_seconds_total", "Time for which the device was busy", "device"
         )
-        self.device_state = gauge("device_state", "1 for the state that the device is in", "state")
-        self.worker_restarts = counter("worker_restarts_total", "Times the device was brought back", "")
+        self.measured_speed = gauge(
+            "device_tokens_per_second", "Measured speed of the device, which admission uses"
+        )
+        self.device_state = gauge("device_state", "1 for the current state of the device", "state")
+        self.worker_restarts = counter("worker_restarts_total", "Restarts of the device", "")
         self.tokenizer_hangs = counter(
             "tokenizer_hangs_total", "Tokenizer threads that hung and were replaced", ""
         )
-        self.reruns = counter(
-            "reruns_total", "Calls that the device took with it, and that were run once more"
-        )
+        self.reruns = counter("reruns_total", "Calls that were run again after a failure of the device")
 
         self.document_chunks = histogram("document_chunks", "Chunks of a document", buckets=CHUNKS)
         self.deciding_chunk = histogram(
-            "deciding_chunk_number", "Which chunk decided, counted from 1", buckets=CHUNKS
+            "deciding_chunk_number", "Number of the deciding chunk, counted from 1", buckets=CHUNKS
         )
-        self.cut_tokens = counter("cut_tokens_total", "Tokens beyond a limit, not read", "ranker side")
+        self.cut_tokens = counter(
+            "cut_tokens_total", "Tokens beyond a limit, which were not read", "ranker side"
+        )
         self.cache_hits = counter("cache_hits_total", "Chunks whose encoding was cached")
         self.cache_misses = counter("cache_misses_total", "Chunks that had to be encoded")
-        self.cache_bytes = gauge("cache_bytes", "What the document cache holds", "")
-        self.cache_limit = gauge("cache_bytes_limit", "What the document cache may hold", "")
+        self.cache_bytes = gauge("cache_bytes", "Bytes in the document cache", "")
+        self.cache_limit = gauge("cache_bytes_limit", "Limit on the bytes in the document cache", "")
 
         self.ranker_info = gauge(
             "ranker_info", "A loaded ranker; always 1", "ranker version family runtime device precision"
         )
-        build = gauge("build_info", "What runs; always 1", f"version python {' '.join(LIBRARIES)}")
+        build = gauge(
+            "build_info",
+            "Versions of Farrank and its libraries; always 1",
+            f"version python {' '.join(LIBRARIES)}",
+        )
         libraries = [installed_version(name) or "" for name in LIBRARIES]
         build.labels(metadata.version("farrank"), platform.python_version(), *libraries).set(1)
 

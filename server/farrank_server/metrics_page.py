@@ -98,13 +98,13 @@ class _Scrape(BaseHTTPRequestHandler):
             return
         if path != "/metrics":
             paths = ", ".join(("/metrics", *self.probes))
-            self._answer(HTTPStatus.NOT_FOUND, plain, f"here are {paths}\n".encode())
+            self._answer(HTTPStatus.NOT_FOUND, plain, f"available paths: {paths}\n".encode())
             return
         if self.token is not None and not self.token.is_shown_by(self.headers.get("Authorization")):
             self._answer(
                 HTTPStatus.UNAUTHORIZED,
                 [("Content-Type", "text/plain"), ("WWW-Authenticate", 'Bearer realm="farrank metrics"')],
-                b"the metrics need the token of listen.metrics_token_file\n",
+                b"the metrics require the token of listen.metrics_token_file\n",
             )
             return
         environ = {

@@ -84,7 +84,7 @@ def reload(path: Path, timeout_s: float) -> None:
         if now.finished >= wanted:
             break
         if time.monotonic() > until_s:
-            raise TimeoutError(f"the server had not reloaded after {timeout_s:g} s; it goes on with it")
+            raise TimeoutError(f"the server had not reloaded after {timeout_s:g} s; it continues")
         time.sleep(_POLL_S)
     if now.problem:
         raise ReloadFailed(now.problem)
@@ -98,7 +98,7 @@ def _read(path: Path) -> tuple[int, Reloads]:
             except BlockingIOError:
                 pass
             else:
-                raise NotRunning(f"{path}: no server holds it")
+                raise NotRunning(f"{path}: no running server uses it")
             lines = file.read().decode().splitlines()
         try:
             return int(lines[0]), Reloads(**json.loads(lines[1]))

@@ -246,8 +246,8 @@ class Replica:
         self.metrics.show_access(endpoints)
         if listen.tls is None and not is_loopback(listen.host):
             log.warning(
-                "listen.keys: without listen.tls, callers' keys cross the network in clear; "
-                "whoever reads them can call"
+                "listen.keys: without listen.tls, API keys cross the network unencrypted; "
+                "anyone who reads one can use it"
             )
         watching = asyncio.create_task(keys.watch())
         opened.callback(watching.cancel)
@@ -292,9 +292,7 @@ class Replica:
             if each.name != "objective" and getattr(before, each.name) != getattr(self._as_read, each.name)
         ]
         if changed:
-            log.warning(
-                "what is new of %s in the configuration counts from the next start", ", ".join(changed)
-            )
+            log.warning("changes to %s in the configuration take effect after a restart", ", ".join(changed))
 
     def _report_health(self, state: DeviceState) -> None:
         """Report to load balancers whether the device is ready."""
@@ -392,7 +390,7 @@ def _check_ports(ports: Mapping[str, int]) -> None:
     """Check that no two endpoints have the same port. 0 stands for any free port. Raises: ConfigError."""
     by_port: dict[int, str] = {}
     wrong = [
-        f"{key}: {port} is {other}, too; each endpoint needs a port of its own"
+        f"{key}: {port} is also the port of {other}; each endpoint needs its own port"
         for key, port in ports.items()
         if port and (other := by_port.setdefault(port, key)) != key
     ]

@@ -83,7 +83,7 @@ def pid_file_held(path: Path | None) -> Iterator[PidFile | None]:
         try:
             file = opened.enter_context(held(path))
         except BlockingIOError:
-            raise ConfigError(f"--pid-file: {path} is another running server's") from None
+            raise ConfigError(f"--pid-file: another running server uses {path}") from None
         except OSError as error:
             raise ConfigError(f"--pid-file: {path}: {error.strerror}") from error
         yield file
@@ -102,7 +102,7 @@ async def _serve(
     starting = asyncio.create_task(replica.__aenter__())
     await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        log.info("told to end before healthy; nothing was admitted, nothing is left to drain")
+        log.info("ending before the server was healthy; no call was admitted")
         logging.shutdown()
         # Models load in native code on another thread, which cannot be interrupted and may take minutes. The
         # search process ends by itself when its pipe closes.
@@ -114,18 +114,19 @@ async def _serve(
         addresses = {"grpc": replica.address, "metrics": replica.metrics_url, "http": replica.http_url}
         print("healthy", *(f"{name}={each or 'none'}" for name, each in addresses.items()), flush=True)
         if replica.http_url and config.listen.http.page:
-            print(f"where the evidence lies, in a browser: {replica.http_url}/", flush=True)
+            print(f"the evidence page, in a browser: {replica.http_url}/", flush=True)
         lost = asyncio.create_task(replica.engine.lost.wait())
         await asyncio.wait((lost, ending), return_when=asyncio.FIRST_COMPLETED)
         if lost.done():
             log.error(
-                "the device is lost, or too many threads hang; ending, so that a supervisor can start anew"
+                "the device is lost, or too many threads hang; ending, so that a supervisor can restart the "
+                "process"
             )
             ending.cancel()
             _end_by(config.listen.drain_timeout_s + END_AFTER_DRAIN_S, EXIT_DEVICE_LOST)
             return EXIT_DEVICE_LOST
         lost.cancel()
-        log.info("told to end; draining")
+        log.info("received a signal to end; draining")
         _end_by(config.listen.drain_timeout_s + END_AFTER_DRAIN_S, EXIT_OK)
         return EXIT_OK
     finally:
@@ -142,7 +143,7 @@ def _end_by(seconds: float, status: int) -> None:
     """
 
     def end() -> None:
-        log.error("the process has not ended after %.1f s; ending it as it is", seconds)
+        log.error("the process has not ended after %.1f s; ending it by force", seconds)
         logging.shutdown()
         os._exit(status)
 

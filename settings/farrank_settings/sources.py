@@ -27,7 +27,7 @@ EVERY = "*"
 MAX_FILE_BYTES = 2**20
 MAX_VALUES = 100_000
 MAX_DEPTH = 20
-_TOO_DEEP = f"it nests more than {MAX_DEPTH} levels deep"
+_TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 
 PREFIX = "FARRANK_"
 _SEPARATOR = "__"
@@ -221,7 +221,7 @@ class _Builder:
                 values[name] = self._value(hints[name], mine, (*path, name), values[name])
             elif values[name] is MISSING:
                 source = f" ({settings[0].source})" if settings else ""
-                self.problems.append(f"{'.'.join((*path, name))}: a value is needed{source}")
+                self.problems.append(f"{'.'.join((*path, name))}: a value is required{source}")
                 values[name] = _BROKEN
         if _BROKEN in values.values():
             return _BROKEN

@@ -124,12 +124,12 @@ def test_a_wrong_configuration_stops_the_start_with_one_line(
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("ranker.json", "[" * 200_000, "it nests more than 100 levels deep"),
-        ("config.json", '{"a":' * 200_000, "it nests more than 100 levels deep"),
-        ("config.json", "[" * 101 + "]" * 101, "it nests more than 100 levels deep"),
+        ("ranker.json", "[" * 200_000, "it is nested more than 100 levels deep"),
+        ("config.json", '{"a":' * 200_000, "it is nested more than 100 levels deep"),
+        ("config.json", "[" * 101 + "]" * 101, "it is nested more than 100 levels deep"),
         ("config.json", " " * (16 * 2**20 + 1), "it has more than 16777216 bytes"),
-        ("tokenizer.json", "[" * 200_000, "it nests more than 100 levels deep"),
-        ("tokenizer_config.json", "[" * 200_000, "it nests more than 100 levels deep"),
+        ("tokenizer.json", "[" * 200_000, "it is nested more than 100 levels deep"),
+        ("tokenizer_config.json", "[" * 200_000, "it is nested more than 100 levels deep"),
     ],
 )
 def test_a_rankers_file_beyond_measure_stops_the_start_with_one_line(

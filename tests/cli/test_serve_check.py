@@ -167,7 +167,7 @@ def test_every_problem_is_named_in_one_run(
         ),
         *("first_stage.indexes.lucene.path", "first_stage.indexes.stored.path"),
     ]
-    assert f"listen.metrics_port: {taken_port} is listen.port, too" in outcome.err
+    assert f"listen.metrics_port: {taken_port} is also the port of listen.port" in outcome.err
     for said in (
         str(weights),
         f"{wrong}: tokenizer.json cannot be read",
@@ -261,7 +261,7 @@ def test_keys_are_read_and_what_they_list_is_looked_up(
     assert f"\nkeys: 2 keys of {file}, 1 expired\n" in good.out
     assert "keys.team.rankers: there is no gone here" in caplog.text
     assert keys(wrong) == ["keys.wrong.sha256"]
-    assert "keys: there are none" in empty.err
+    assert "keys: is empty" in empty.err
     assert str(file) in wrong.err
 
 

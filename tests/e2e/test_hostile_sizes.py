@@ -85,7 +85,7 @@ def test_too_many_of_anything_are_refused_for_the_memory_of_their_bytes(
     assert memory(server, "VmHWM") - before < MAX_OF_ITS_BYTES * size + ROOM_BYTES
     assert code in ("INVALID_ARGUMENT", 400)
     assert "documents: has more than 1000 entries; max_documents is 1000" in told or (
-        "request: has more than 32032 values; 32 for each of max_documents 1000" in told
+        "request: has more than 32032 values; the limit is 32 for each of max_documents 1000" in told
     )
 
 

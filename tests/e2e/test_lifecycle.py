@@ -196,7 +196,7 @@ def test_problems_stop_the_start_with_one_line(
         ("bit", "model.safetensors is damaged: its weights have the digest"),
         ("nan", "word_embeddings.weight has values that are not finite numbers"),
         # Each weight is a finite number, but their products are not.
-        ("large", "gives a document the score nan, which is no finite number"),
+        ("large", "gives a document the score nan, which is not a finite number"),
     ],
 )
 def test_damaged_weights_stop_the_start_with_one_line(

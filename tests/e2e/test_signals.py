@@ -58,5 +58,5 @@ def test_sighup_reloads_the_objective_and_sigterm_drains(
         os.close(kept)
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     told = [each["message"] for each in lines if each["level"] == "warning"]
-    assert told == ["what is new of tokenizer_threads in the configuration counts from the next start"]
+    assert told == ["changes to tokenizer_threads in the configuration take effect after a restart"]
     assert lines[-1]["message"] == "drained and ended"

@@ -146,4 +146,4 @@ def test_its_own_options_are_checked_like_all_others(lab: Path) -> None:
         build_config(from_file(path))
     said = "\n".join(refused.value.problems)
     assert "notes.pth: there is no such key" in said
-    assert "notes.path: a value is needed" in said
+    assert "notes.path: a value is required" in said

@@ -428,7 +428,7 @@ async def test_descriptions_say_how_each_ranks(learned: FirstStages, masked_mode
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({}, "tokenizer: a value is needed: the tokenizer of the model that made the impacts"),
+        ({}, "tokenizer: a value is required: the tokenizer of the model that made the impacts"),
         ({"query": "m", "tokenizer": "t"}, "tokenizer: is for query unit; the model 'm' has its own"),
         (
             {"query": ""},

@@ -418,7 +418,7 @@ async def test_a_key_is_asked_for_and_shown_with_every_call(
             await tab.get_by_label("API key").fill(shown)
             await tab.get_by_role("button", name="Show this key").click()
             if shown != key:
-                await expect(tab.locator("#problem .said")).to_contain_text("unknown here")
+                await expect(tab.locator("#problem .said")).to_contain_text("the API key is unknown")
         await expect(tab.locator("#problem")).to_be_hidden()
         assert await tab.locator("select[name=a] option").all_inner_texts() == ["biencoder"]
         await search(tab)

@@ -290,7 +290,7 @@ def test_farrank_reload_says_how_it_went(
         (tmp_path / "aside").rename(index)
         second = farrank("serve", *arguments, "--port=0", "--metrics-port=none")
         assert (second.returncode, second.stdout) == (2, "")
-        assert second.stderr == f"farrank serve: --pid-file: {pid_file} is another running server's\n"
+        assert second.stderr == f"farrank serve: --pid-file: another running server uses {pid_file}\n"
         assert int(pid_file.read_text().splitlines()[0]) == pid
     assert not pid_file.exists()
     gone = farrank(*reload)

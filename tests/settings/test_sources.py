@@ -148,7 +148,7 @@ def test_an_index_has_the_options_of_its_kind(tmp_path: Path) -> None:
         f"first_stage.indexes.x.kind: 'bm52' is not allowed; it must be one of {', '.join(KINDS)} {where}",
         f"first_stage.indexes.y.pth: there is no such key {where}; did you mean first_stage.indexes.y.path?",
         f"first_stage.indexes.y.k1: -1.0 is not allowed; it must be at least 0 {where}",
-        f"first_stage.indexes.z.path: a value is needed {where}",
+        f"first_stage.indexes.z.path: a value is required {where}",
     ]
 
 
@@ -218,7 +218,7 @@ def test_variables_of_others_are_left_alone() -> None:
         ),
         (
             from_flags(first_stage__indexes__x__k1="1"),
-            "first_stage.indexes.x.path: a value is needed (--set first_stage__indexes__x__k1)",
+            "first_stage.indexes.x.path: a value is required (--set first_stage__indexes__x__k1)",
         ),
         (
             from_flags(batching__max_batch_tokens="many"),
@@ -249,10 +249,10 @@ def test_a_wrong_key_or_value_is_one_line_that_names_it(settings: list[Setting],
         ("a.yaml", "listen: {host: 2026-13-01}", "month must be in 1..12"),
         ("a.toml", f"cache_bytes = {'9' * 5000}", "Exceeds the limit (4300 digits)"),
         ("a.yaml", "limits: {max_documents: 2026-01-01}", "datetime.date(2026, 1, 1) is not allowed"),
-        ("a.yaml", "[" * 3000, "it nests more than 20 levels deep"),
-        ("a.toml", "a = " + "[" * 3000, "it nests more than 20 levels deep"),
-        ("a.yaml", "a: " + "[" * 21 + "]" * 21, "it nests more than 20 levels deep"),
-        ("a.yaml", "a: &a {b: *a}", "it nests more than 20 levels deep"),
+        ("a.yaml", "[" * 3000, "it is nested more than 20 levels deep"),
+        ("a.toml", "a = " + "[" * 3000, "it is nested more than 20 levels deep"),
+        ("a.yaml", "a: " + "[" * 21 + "]" * 21, "it is nested more than 20 levels deep"),
+        ("a.yaml", "a: &a {b: *a}", "it is nested more than 20 levels deep"),
         (
             "a.yaml",
             "a: &a [1, 2, 3, 4, 5, 6, 7, 8]\n"
@@ -292,7 +292,7 @@ first_stage: {default_k: 0, indexes: {docs: {k1: -1}}}
     assert sorted(problems) == [
         "cache_bytes: 'much' is not allowed; it must be a whole number",
         "first_stage.default_k: 0 is not allowed; it must be at least 1",
-        "first_stage.indexes.docs.path: a value is needed",
+        "first_stage.indexes.docs.path: a value is required",
         "limits.default_timeout_s: 'inf' is not allowed; it must be a number",
         "listen.metrics_port: -1 is not allowed; it must be between 0 and 65535",
         "listen.port: 99999 is not allowed; it must be between 0 and 65535",

@@ -165,7 +165,7 @@ class _Reader:
         if self._seen_at is not None:
             with suppress(InvalidStateError):
                 self._seen_at.future.set_exception(
-                    ReaderHung(f"a tokenizer thread was at one piece of a text for {self._seen_s:.0f} s")
+                    ReaderHung(f"a tokenizer thread has worked on one piece of text for {self._seen_s:.0f} s")
                 )
             self._seen_at = None
 

@@ -169,14 +169,13 @@ class KeyHolder(Caller):
     def _denied(self, field: str, kind: str, name: str, usable: Collection[str]) -> PermissionDenied:
         listed = ", ".join(usable) or "none"
         return PermissionDenied(
-            f"{field}: no {kind} {name[:100]!r} that key {self.name} may use; it may use: {listed}"
+            f"{field}: key {self.name} may use no {kind} {name[:100]!r}; it may use: {listed}"
         )
 
     def _exceeded(self, limit: str, bucket: Bucket, wait_s: float) -> RateExceeded:
         retry_after_ms = max(1, math.ceil(wait_s * 1000))
         return RateExceeded(
-            f"key {self.name}: has used its {limit}, which is {bucket.per_s:g}; "
-            f"there is room in {retry_after_ms} ms",
+            f"key {self.name}: has used up its {limit} of {bucket.per_s:g}; retry after {retry_after_ms} ms",
             limit,
             retry_after_ms,
         )

@@ -98,11 +98,11 @@ class KeyFile(CheckedConfig):
         """Check the rules that concern all keys together."""
         problems = [f"keys.{name[:100]!r}: {_NAMES}" for name in self.keys if not _NAME.fullmatch(name)]
         if len(self.keys) > MAX_KEYS:
-            problems.append(f"keys: are {len(self.keys)}; at most {MAX_KEYS} are allowed")
+            problems.append(f"keys: has {len(self.keys)} entries; at most {MAX_KEYS} are allowed")
         named: dict[bytes, str] = {}
         for name, key in self.keys.items():
             if (other := named.setdefault(key.digest, name)) != name:
-                problems.append(f"keys.{name}.sha256: is that of keys.{other}, too")
+                problems.append(f"keys.{name}.sha256: keys.{other} has the same digest")
         if problems:
             raise ConfigError(*problems)
 
@@ -118,11 +118,11 @@ def read_keys(path: Path, text: str | None = None) -> Mapping[str, KeyConfig]:
         if text.rstrip().rpartition("\n")[2].strip() != END_MARK:
             raise ConfigError(
                 f"{path}: does not end with the line {END_MARK!r}, so a part of it may be missing; if it is "
-                "whole, add this line at its end"
+                "complete, add this line at its end"
             )
         keys = sources.build(KeyFile, sources.from_file(path, text)).keys
         if not keys:
-            raise ConfigError("keys: there are none; at least one is needed, which farrank keys new makes")
+            raise ConfigError("keys: is empty; add a key with farrank keys new")
         return keys
     except ConfigError as error:
         # A problem of several keys does not name the file yet.
@@ -148,7 +148,7 @@ def add_key(path: Path, name: str, rights: Mapping[str, object]) -> str:
         raise ConfigError(f"keys.{name[:100]!r}: {_NAMES}")
     with _changing(path) as text:
         if path.exists() and name in read_keys(path):
-            raise ConfigError(f"keys.{name}: is there already ({path})")
+            raise ConfigError(f"keys.{name}: exists already ({path})")
         text[0] = f"{text[0].rstrip() or _HEAD}\n\n" + "\n".join(lines)
     return key
 
@@ -164,7 +164,7 @@ def revoke_key(path: Path, name: str) -> None:
             raise ConfigError(f"keys.{name[:100]}: there is no such key ({path})")
         if len(before) == 1:
             raise ConfigError(
-                f"keys.{name}: is the only key, and servers refuse a file without keys; make another first "
+                f"keys.{name}: is the only key, and a server refuses a file without keys; add another first "
                 f"({path})"
             )
         kept, cutting = [], False
@@ -179,12 +179,12 @@ def revoke_key(path: Path, name: str) -> None:
         except ConfigError:
             after = before
         if after != {each: key for each, key in before.items() if each != name}:
-            raise ConfigError(f"keys.{name}: is no table [keys.{name}] of its own; edit {path} by hand")
+            raise ConfigError(f"keys.{name}: is not written as a table [keys.{name}]; edit {path} by hand")
 
 
 _HEAD = """\
-# Who may call, as SHA-256 digests of keys; farrank keys adds and revokes them. A server with listen.keys
-# reads this file at its start, when it changes and at SIGHUP, and refuses it without its last line."""
+# SHA-256 digests of the API keys; farrank keys adds and revokes them. A server with listen.keys
+# reads this file at its start, when it changes and at SIGHUP. It refuses the file without its last line."""
 
 
 def _toml(value: object) -> str:

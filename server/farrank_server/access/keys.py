@@ -71,12 +71,12 @@ class Keys:
         """Identify the caller without counting a call."""
         key = _shown_key(header)
         if not key:
-            message = "a key is needed: send it as x-api-key, or as authorization: Bearer KEY"
+            message = "an API key is required; send it as x-api-key: KEY or authorization: Bearer KEY"
             return Entry(ANYONE, Unauthenticated(message, "missing"))
         digest = digest_of(key[:_MAX_SHOWN])
         holder = self._holders.get(self._place(digest))
         if holder is None or not hmac.compare_digest(holder.key.digest, digest):
-            return Entry(ANYONE, Unauthenticated("the key is unknown here, or was revoked", "unknown"))
+            return Entry(ANYONE, Unauthenticated("the API key is unknown or was revoked", "unknown"))
         if holder.ends_at_s is not None and self._now_s() >= holder.ends_at_s:
             message = f"key {holder.name}: expired at {holder.key.expires}"
             return Entry(holder, Unauthenticated(message, "expired"))
@@ -94,11 +94,11 @@ class Keys:
                 keys = await asyncio.to_thread(read_keys, self._path)
             except ConfigError as error:
                 self._metrics.key_reloads.labels("failed").inc()
-                log.error("the keys stay as they are: %s", "; ".join(error.problems))
+                log.error("the API keys were not reloaded: %s", "; ".join(error.problems))
                 raise
             self._replace(keys)
         self._metrics.key_reloads.labels("done").inc()
-        log.info("the keys are read anew: there are %d", len(keys))
+        log.info("reloaded the API keys; there are %d", len(keys))
 
     async def watch(self) -> NoReturn:
         """Reload when the file changes, until cancelled."""
@@ -114,7 +114,7 @@ class Keys:
                 except Exception as error:
                     # The watch must continue: without it no key could be revoked any more.
                     self._metrics.key_reloads.labels("failed").inc()
-                    log.error("the keys stay as they are: %s", without_words(error))
+                    log.error("the API keys were not reloaded: %s", without_words(error))
 
     def _replace(self, keys: Mapping[str, KeyConfig]) -> None:
         old = {each.name: each for each in self._holders.values()}

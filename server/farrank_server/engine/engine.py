@@ -331,7 +331,9 @@ class Engine:
         """
         if await self.gate.drain(timeout_s):
             return True
-        self.device.abandon(Unavailable("the server ended before the call was done", reason=Reason.DRAINING))
+        self.device.abandon(
+            Unavailable("the server stopped before the call was complete", reason=Reason.DRAINING)
+        )
         return False
 
     def close(self) -> None:

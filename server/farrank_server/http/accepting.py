@@ -188,7 +188,7 @@ class Acceptor:
         if self._logged_s is None or now_s - self._logged_s >= LOG_EVERY_S:
             self._logged_s = now_s
             log.error(
-                "HTTP connections cannot be accepted: %s; %d are open, tried again every %g s",
+                "cannot accept HTTP connections: %s; %d are open; trying again every %g s",
                 error.strerror,
                 self._room.held,
                 RETRY_S,

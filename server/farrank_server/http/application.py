@@ -93,7 +93,7 @@ class HttpApplication:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
             # The server ends and cancels pending calls. uvicorn would log the cancellation as a bug.
-            ended = Unavailable("the server ended before the call was done", reason=Reason.DRAINING)
+            ended = Unavailable("the server stopped before the call was complete", reason=Reason.DRAINING)
             await connect.refuse(ended)(scope, receive, send)
 
     def close(self) -> None:
@@ -116,5 +116,5 @@ async def _not_found(request: Request, error: Exception) -> Response:
     """Answer that the path does not exist, or does not take this method."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path[:200]}"
-    message = f"{what}: {'no such path here' if error.status_code == 404 else error.detail.lower()}"
+    message = f"{what}: {'no such path' if error.status_code == 404 else error.detail.lower()}"
     return JSONResponse({"message": message, "detail": message}, error.status_code, error.headers)

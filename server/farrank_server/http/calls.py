@@ -220,7 +220,7 @@ class HttpCalls:
             return self._limits.default_timeout_s
         if not (timeout_ms.isascii() and timeout_ms.isdigit() and len(timeout_ms) <= 10):
             raise InvalidArgument(
-                f"Connect-Timeout-Ms: {timeout_ms[:100]!r} is no whole number of at most 10 digits"
+                f"Connect-Timeout-Ms: {timeout_ms[:100]!r} is not a whole number of at most 10 digits"
             )
         return int(timeout_ms) / 1000
 
@@ -268,7 +268,7 @@ class HttpCalls:
         except TimeoutError:
             self._guard.metrics.not_received.labels("late").inc()
             raise DeadlineExceeded(
-                f"request: has not arrived within {max_s:g} s; {body.tell()} bytes of at most {size} have",
+                f"request: did not arrive within {max_s:g} s; {body.tell()} of at most {size} bytes arrived",
                 dropped_at=DroppedAt.ARRIVAL,
             ) from None
         return body.getvalue()
@@ -282,7 +282,7 @@ class HttpCalls:
                 unpacked = await self._body_threads.run(account, max_bytes, unpack, deadline_s)
                 if unpacked is not None:
                     return unpacked
-        raise too_large(f"more than {limit} bytes, unpacked", self._limits)
+        raise too_large(f"more than {limit} bytes after decompression", self._limits)
 
     async def _run(
         self, account: Account, size: int, work: Callable[[], Value], deadline_s: float | None = None
@@ -360,10 +360,12 @@ def _unzipped(body: bytes, max_bytes: int) -> bytes | None:
             if not room:
                 return None
             if not member.eof:
-                raise InvalidArgument("request: ends in the midst of its gzip data")
+                raise InvalidArgument("request: its gzip data is incomplete")
             body = member.unused_data
     except zlib.error as error:
-        raise InvalidArgument(f"request: is not gzip, as Content-Encoding says: {error}") from None
+        raise InvalidArgument(
+            f"request: is not valid gzip, although Content-Encoding is gzip: {error}"
+        ) from None
     return b"".join(unpacked)
 
 

@@ -89,8 +89,8 @@ def check_values(body: bytes, limits: LimitsConfig) -> None:
             values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
         if values > max_values or quotes > _QUOTES_OF_A_VALUE * max_values:
             raise InvalidArgument(
-                f"request: has more than {max_values} values; {MAX_FIELDS} for each of max_documents "
-                f"{limits.max_documents}, and as many beside, are read"
+                f"request: has more than {max_values} values; the limit is {MAX_FIELDS} for each of "
+                f"max_documents {limits.max_documents}, and {MAX_FIELDS} more"
             )
 
 
@@ -103,8 +103,8 @@ def check_length(field: str, raw: msgspec.Raw, limit: str, limits: LimitsConfig)
     max_bytes = getattr(limits, limit) + DOCUMENT_ROOM_BYTES
     if min_bytes > max_bytes:
         raise InvalidArgument(
-            f"{field[:200]}: has {min_bytes} bytes or more; with {limit} {getattr(limits, limit)} "
-            f"at most {max_bytes} are read"
+            f"{field[:200]}: has {min_bytes} bytes or more; {limit} {getattr(limits, limit)} allows "
+            f"at most {max_bytes}"
         )
 
 
@@ -117,9 +117,7 @@ def _decoded(body: bytes | msgspec.Raw, kind: type[Body], number: int = 0) -> Bo
         field = place.rstrip("`").removeprefix(".") or "request"
         if number:
             field = field.replace("[0]", f"[{number}]", 1)
-        raise InvalidArgument(
-            f"{field[:200]}: is not as it must be: {what[:1].lower()}{what[1:300]}"
-        ) from None
+        raise InvalidArgument(f"{field[:200]}: is invalid: {what[:1].lower()}{what[1:300]}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"request: is not JSON: {str(error)[:300]}") from None
 
@@ -127,12 +125,12 @@ def _decoded(body: bytes | msgspec.Raw, kind: type[Body], number: int = 0) -> Bo
 def json_of(value: object, field: str) -> str:
     """Write a value that was read from a field as JSON again, without escaping its characters.
 
-    Raises: InvalidArgument if it nests too deep: a value that could be read may be too deep to write.
+    Raises: InvalidArgument if it is nested too deeply: a value that could be read may be too deep to write.
     """
     try:
         return to_json(value).decode()
     except RecursionError:
-        raise InvalidArgument(f"{field}: nests too deep") from None
+        raise InvalidArgument(f"{field}: is nested too deeply") from None
 
 
 @contextmanager
@@ -142,5 +140,5 @@ def refuse_surrogates() -> Iterator[None]:
         yield
     except UnicodeEncodeError as error:
         raise InvalidArgument(
-            f"request: holds {error.object[error.start : error.end]!r}, which is half of a character"
+            f"request: holds {error.object[error.start : error.end]!r}, which is half of a surrogate pair"
         ) from None

@@ -47,7 +47,7 @@ def describe() -> Schema:
         "info": {
             "title": "Farrank",
             "version": metadata.version("farrank"),
-            "summary": "Reranks whole long documents and says which passage decided.",
+            "summary": "Reranks whole long documents and returns the passages that decided.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": {**_dialects(), **_contract(), **_descriptions()},
@@ -180,23 +180,23 @@ ANSWERS["Problem"].pop("required")
 
 _PROBLEMS = {
     "400": "The request is wrong: the message names the field, the problem and the limit (TEI's routes: 422)",
-    "401": "The server asks for an API key, and there is none, or none that holds: see WWW-Authenticate",
-    "403": "The key may use no model, ranker or index of that name: the message lists those that it may",
+    "401": "The API key is missing or not valid: see WWW-Authenticate",
+    "403": "The key may not use that model, ranker or index: the message lists those that it may use",
     "404": "No such model, ranker or index: the message lists the known ones",
     "413": "The body has more bytes than limits.max_request_bytes",
     "415": "The body is compressed, and not with gzip (the contract's methods: 501); "
     "or it comes from a web page and is not JSON",
-    "429": "No room now, or the key has used its rate: Retry-After says when to come back",
+    "429": "No room now, or the key's rate is used up: Retry-After says when to retry",
     "500": "A bug; the server's log has the traceback (TEI's routes: 424)",
-    "503": "Draining, or the device is not ready: Retry-After says when to come back",
-    "504": "Too late, or it would be: see Connect-Timeout-Ms",
+    "503": "Draining, or the device is not ready: Retry-After says when to retry",
+    "504": "The deadline has passed or would pass: see Connect-Timeout-Ms",
 }
 
 _KEYS = {
     "bearer": {
         "type": "http",
         "scheme": "bearer",
-        "description": "An API key, where the server asks for one",
+        "description": "The API key, if the server requires one",
     },
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
@@ -238,7 +238,7 @@ def _contract() -> Schema:
         f"/{SERVICE.full_name}/{method.name}": {
             "post": _operation(
                 f"{method.name}, by the Connect protocol",
-                "The contract of rerank.proto in protobuf's JSON; application/proto is taken, too.",
+                "The contract of rerank.proto in protobuf's JSON; application/proto is accepted, too.",
                 method.input_type.name,
                 method.output_type.name,
                 _CONTRACT[method.name],
@@ -261,9 +261,11 @@ def _descriptions() -> Schema:
         return {"get": {"summary": summary, "responses": responses}}
 
     return {
-        "/health": get("Whether calls are welcome", "Health", _503="Draining, or the device is not ready"),
+        "/health": get(
+            "Whether the server accepts calls", "Health", _503="Draining, or the device is not ready"
+        ),
         "/info": get(
-            "What is served, as text-embeddings-inference says it",
+            "The default model and the limits, as text-embeddings-inference reports them",
             "Info",
             **{f"_{status}": _PROBLEMS[status] for status in ("401", "403", "429")},
         ),

@@ -65,9 +65,9 @@ def _read(value: msgspec.Raw, message: Message, path: str, limits: LimitsConfig,
         field = known.get(name.text)
         if field is None:
             has = ", ".join(each.json_name for each in kind.fields)
-            raise InvalidArgument(f"{place}: is no field of {kind.name}; it has {has or 'none'}")
+            raise InvalidArgument(f"{place}: is not a field of {kind.name}; its fields are {has or 'none'}")
         if field.name in seen:
-            raise InvalidArgument(f"{place}: is there twice")
+            raise InvalidArgument(f"{place}: occurs twice")
         seen.add(field.name)
         if not path and not field.is_repeated:
             check_length(place, inner, "max_query_bytes", limits)
@@ -132,7 +132,7 @@ def _convert(field: FieldDescriptor, value: msgspec.Raw, message: Message, path:
         json_format.ParseDict({field.json_name: _decoded(_anything, value, path)}, message)
     except (json_format.ParseError, ValueError) as error:
         # The library's message may contain the whole value.
-        raise InvalidArgument(f"{path}: is not as it must be: {str(error)[:300]}") from None
+        raise InvalidArgument(f"{path}: is invalid: {str(error)[:300]}") from None
 
 
 def _decoded(decoder: "msgspec.json.Decoder[Value]", value: msgspec.Raw, path: str) -> Value:
@@ -140,8 +140,6 @@ def _decoded(decoder: "msgspec.json.Decoder[Value]", value: msgspec.Raw, path: s
         return decoder.decode(value)
     except msgspec.ValidationError as error:
         why = str(error)
-        raise InvalidArgument(
-            f"{path or 'request'}: is not as it must be: {why[:1].lower()}{why[1:300]}"
-        ) from None
+        raise InvalidArgument(f"{path or 'request'}: is invalid: {why[:1].lower()}{why[1:300]}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"request: is not JSON: {str(error)[:300]}") from None

@@ -60,7 +60,7 @@ def _check_length(request: h11.Request) -> None:
     if b"content-length" in names:
         raise RequestRefused("has both Content-Length and Transfer-Encoding")
     if request.http_version < b"1.1":
-        raise RequestRefused("has a Transfer-Encoding, which HTTP/1.0 does not know")
+        raise RequestRefused("has a Transfer-Encoding, which HTTP/1.0 does not allow")
 
 
 def _too_long() -> RequestRefused:
@@ -82,7 +82,7 @@ class _Lines(ReceiveBuffer):
         if len(lines) - 1 > MAX_HEADERS:
             raise RequestRefused(f"has more than {MAX_HEADERS} headers", TOO_LARGE)
         if _BARE_LINE_FEED.search(taken):
-            raise RequestRefused("a line ends in LF alone; each must end in CRLF")
+            raise RequestRefused("a line ends with LF; lines must end with CRLF")
         if _FOLD.search(taken):
-            raise RequestRefused("a line begins with a space or tab; each header must stand in one line")
+            raise RequestRefused("a header is folded over several lines; write each header in one line")
         return lines

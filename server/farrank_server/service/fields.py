@@ -103,7 +103,7 @@ def check_fields(data: bytes, kind: type[Message], limits: LimitsConfig) -> list
             if begin - cuts[-1] >= PIECE_BYTES:
                 cuts.append(begin)
     except (IndexError, _MalformedError):
-        raise no_message("its bytes are damaged, or hold a group") from None
+        raise no_message("its bytes are invalid or contain a group") from None
     return [*cuts, len(data)]
 
 
@@ -151,7 +151,7 @@ async def parsed_in_turn(kind: type[Parsed], data: bytes, limits: LimitsConfig) 
 
 def no_message(why: object) -> InvalidArgument:
     """The error for bytes that are not a message of their method."""
-    return InvalidArgument(f"request: is not a message of this method: {why}")
+    return InvalidArgument(f"request: is not a valid message of this method: {why}")
 
 
 def _merge(message: Message, piece: bytes) -> None:
@@ -195,10 +195,10 @@ def _checked(
         if field is None or not field.is_repeated:
             others += 1
             if others > MAX_FIELDS:
-                beside = f" beside {entries} documents" if entries else ""
+                others_than = f" other than its {entries} documents" if entries else ""
                 raise InvalidArgument(
-                    f"{name or 'request'}: has more than {MAX_FIELDS} fields{beside}; at most {MAX_FIELDS} "
-                    "are read"
+                    f"{name or 'request'}: has more than {MAX_FIELDS} fields{others_than}; the limit is "
+                    f"{MAX_FIELDS}"
                 )
         else:
             entries += 1
@@ -221,8 +221,8 @@ def _checked(
             limit = limits.max_document_bytes + DOCUMENT_ROOM_BYTES
             if after - first > limit:
                 raise InvalidArgument(
-                    f"{its}: has {after - first} bytes; with max_document_bytes {limits.max_document_bytes} "
-                    f"at most {limit} are read"
+                    f"{its}: has {after - first} bytes; max_document_bytes {limits.max_document_bytes} "
+                    f"allows at most {limit}"
                 )
             for _ in _checked(data, first, after, field.within, its, limits):
                 pass

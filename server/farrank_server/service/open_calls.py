@@ -35,7 +35,7 @@ class OpenCalls:
         limit: str = "",
     ) -> None:
         self._kind = kind
-        self._at_limit = f"the most with this {limit}" if limit else "the most"
+        self._at_limit = f"as many as {limit} allows" if limit else "the maximum"
         self._room = SharedRoom(size, of_free)
         self._of_connection = of_connection
         self._on = Counter[str]()
@@ -62,7 +62,7 @@ class OpenCalls:
         account = account_of_peer(peer) if account is None else account
         why, reason = None, Reason.SHARE
         if self._of_connection is not None and self._on[peer] >= self._of_connection:
-            why = f"this connection has {self._of_connection} {self._kind} open, the most"
+            why = f"this connection has {self._of_connection} {self._kind} open, the maximum"
         elif self._room.is_full_for(1):
             why, reason = f"{self._room.held} {self._kind} are open, {self._at_limit}", Reason.CALLS
         elif not self._room.shares(account, 1):

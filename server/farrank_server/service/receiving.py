@@ -111,8 +111,9 @@ class ReceivingBudget:
             if isinstance(error, TimeoutError):
                 held, size = self._room.held, self._room.size
                 raise ResourceExhausted(
-                    f"request: no room to receive it for {MAX_WAIT_S:g} s; requests in receipt hold {held} "
-                    f"bytes, {self._room.of(account)} of them this caller's; max_receiving_bytes is {size}",
+                    f"request: waited {MAX_WAIT_S:g} s for room to be received; requests in receipt hold "
+                    f"{held} bytes, {self._room.of(account)} of them this caller's; max_receiving_bytes is "
+                    f"{size}",
                     reason=Reason.RECEIVING,
                     retry_after_ms=_RETRY_AFTER_MS,
                 ) from None

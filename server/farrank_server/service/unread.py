@@ -92,7 +92,7 @@ class UnreadAnswers:
             if not self._room.shares(account, size):
                 raise _exhausted(
                     f"this caller has {self._room.of(account)} bytes of answers unread: no room for {size}; "
-                    f"its share of max_unread_bytes is what is free, {limit - held}"
+                    f"its share of max_unread_bytes is the free part, {limit - held}"
                 )
         patience_s = max(UNREAD_S, size / SLOWEST_BYTES_PER_S) if size else UNREAD_REFUSAL_S
         unread = UnreadAnswer(endpoint, connection, size, self._loop.time() + patience_s, account)

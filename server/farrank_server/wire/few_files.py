@@ -43,8 +43,8 @@ async def keep_files_free(port: int, metrics: Metrics) -> None:
         metrics.grpc_connections_ended.inc(ended)
         if ended and (left_out := rate.left_out("ended")) is not None:
             log.warning(
-                "%d gRPC connections are ended, of callers with many: %d of %d files are open "
-                "(%d such lines were left out)",
+                "closed %d gRPC connections of the callers with the most: %d of %d files are open "
+                "(%d similar lines were left out)",
                 *(ended, taken, limit, left_out),
             )
 

@@ -172,10 +172,10 @@ async def _received(context: Context, max_s: float) -> bytes:
             data = await context.read()
     except TimeoutError:
         raise DeadlineExceeded(
-            f"request: has not arrived within {max_s:g} s", dropped_at=DroppedAt.ARRIVAL
+            f"request: did not arrive within {max_s:g} s", dropped_at=DroppedAt.ARRIVAL
         ) from None
     if data is grpc.aio.EOF:
-        raise InvalidArgument("request: none was sent")
+        raise InvalidArgument("request: is missing")
     assert isinstance(data, bytes)
     return data
 

@@ -65,6 +65,6 @@ async def bounded_metadata(context: Context) -> Metadata:
         end_connection(peer).add_done_callback(lambda _: _ending.discard(peer))
     await context.abort(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
-        f"metadata: has {size} bytes; {MAX_METADATA_BYTES} is the most",
+        f"metadata: has {size} bytes; the limit is {MAX_METADATA_BYTES}",
     )
     raise AssertionError("abort raises")

@@ -255,10 +255,10 @@ async def _read(kind: type[Request], data: bytes | FarrankError, context: Contex
         await refuse(context, data)
     try:
         if len(data) > SMALL_BYTES:
-            raise InvalidArgument(f"request: has {len(data)} bytes; {SMALL_BYTES} is the most here")
+            raise InvalidArgument(f"request: has {len(data)} bytes; the limit is {SMALL_BYTES}")
         return kind.FromString(data)
     except DecodeError as error:
-        await refuse(context, InvalidArgument(f"request: is not a message of this method: {error}"))
+        await refuse(context, InvalidArgument(f"request: is not a valid message of this method: {error}"))
     except InvalidArgument as error:
         await refuse(context, error)
 
@@ -298,14 +298,14 @@ class _PendingRequests:
                 data = await context.read()
         except TimeoutError:
             if patience in self._waiting:
-                return DeadlineExceeded(f"request: has not arrived within {ARRIVAL_S:g} s")
+                return DeadlineExceeded(f"request: did not arrive within {ARRIVAL_S:g} s")
             return ResourceExhausted(
-                f"request: had not arrived when {MAX_PENDING_REQUESTS} other calls waited for theirs",
+                f"request: did not arrive while {MAX_PENDING_REQUESTS} other calls waited for theirs",
                 retry_after_ms=_RETRY_AFTER_MS,
             )
         finally:
             self._waiting.pop(patience, None)
         if data is grpc.aio.EOF:
-            return InvalidArgument("request: none was sent")
+            return InvalidArgument("request: is missing")
         assert isinstance(data, bytes)
         return data

@@ -57,8 +57,8 @@ async def test_no_call_without_a_valid_key(endpoints: Endpoints) -> None:
     expired = await endpoints.key("old", expires="2027-01-31")
     endpoints.clock.unix_s = 1_801_353_600
     for key, said, why in (
-        (None, "a key is needed", "missing"),
-        ("farrank_nobody", "the key is unknown here", "unknown"),
+        (None, "an API key is required", "missing"),
+        ("farrank_nobody", "the API key is unknown", "unknown"),
         (expired, "key old: expired at 2027-01-31", "expired"),
     ):
         for method, asked in (
@@ -86,10 +86,10 @@ async def test_every_dialect_refuses_and_answers_in_its_own_shape(
     key = await endpoints.key("team", rankers=["maxp"])
     status, said, headers = await endpoints.post(path, body)
     assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="farrank"')
-    assert said[where].startswith("a key is needed")
+    assert said[where].startswith("an API key is required")
     status, said, headers = await endpoints.post(path, body, "farrank_nobody")
     assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="farrank", error="invalid_token"')
-    assert said[where].startswith("the key is unknown")
+    assert said[where].startswith("the API key is unknown")
     status, _, headers = await endpoints.post(path, body, key)
     assert status == 200
     assert "WWW-Authenticate" not in headers
@@ -100,13 +100,13 @@ async def test_every_dialect_refuses_and_answers_in_its_own_shape(
     nothing = await endpoints.key("nothing", rankers=[])
     status, said, _ = await endpoints.post(path, body, nothing)
     assert status == 403
-    assert "key nothing may use; it may use: none" in said[where]
+    assert "key nothing may use no " in said[where]
 
     slow = await endpoints.key("slow", calls_per_s=0.5)
     assert (await endpoints.post(path, body, slow))[0] == 200
     status, said, headers = await endpoints.post(path, body, slow)
     assert (status, headers["Retry-After"], headers["retry-after-ms"]) == (429, "2", "2000")
-    assert said[where].startswith("key slow: has used its calls_per_s, which is 0.5")
+    assert said[where].startswith("key slow: has used up its calls_per_s of 0.5")
 
 
 async def test_pages_without_names_need_no_key_and_pages_with_names_do(endpoints: Endpoints) -> None:
@@ -119,7 +119,7 @@ async def test_pages_without_names_need_no_key_and_pages_with_names_do(endpoints
 
     async with endpoints.http.get("/info") as answer:
         assert answer.status == 401
-        assert (await answer.json())["error"].startswith("a key is needed")
+        assert (await answer.json())["error"].startswith("an API key is required")
     key = await endpoints.key("team", rankers=["biencoder"])
     async with endpoints.http.get("/info", headers={"x-api-key": key}) as answer:
         assert (await answer.json())["served_model_name"] == "biencoder"
@@ -184,13 +184,13 @@ async def test_a_ranker_that_a_key_may_not_use_looks_like_an_absent_one(endpoint
         unknown = await endpoints.grpc(method, make("nobody"), key)
         assert forbidden.code() is unknown.code() is grpc.StatusCode.PERMISSION_DENIED
         assert forbidden.details().replace(name, "nobody") == unknown.details()
-        assert "that key team may use; it may use: " in unknown.details()
+        assert "key team may use no " in unknown.details()
         assert not {"maxp", "both", "hidden"} & set(unknown.details().replace(",", " ").split())
     for model in ("maxp", "nobody"):
         status, said, _ = await endpoints.post("/v2/rerank", {**COHERE, "model": model}, key)
         assert status == 403
         assert said["message"] == (
-            f"model: no ranker {model!r} that key team may use; it may use: "
+            f"model: key team may use no ranker {model!r}; it may use: "
             "biencoder, rerank-*, jina-*, reranker, default/not-specified"
         )
     await endpoints.counted(
@@ -260,7 +260,7 @@ async def test_a_rate_of_tokens_is_what_answers_say_they_cost(endpoints: Endpoin
     assert (await endpoints.grpc("Rerank", request(), key)).results
     refused = await endpoints.grpc("Rerank", request(), key)
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert refused.details().startswith(f"key team: has used its tokens_per_s, which is {cost}")
+    assert refused.details().startswith(f"key team: has used up its tokens_per_s of {cost}")
     wait_ms = int(dict(refused.trailing_metadata())["grpc-retry-pushback-ms"])
     assert 0 < wait_ms <= 1000
     assert (await endpoints.post("/v1/rerank", COHERE, key))[0] == 429
@@ -281,7 +281,7 @@ async def test_keys_come_and_go_while_the_server_runs(
     # An invalid file changes nothing. A truncated file has lost keys, or the limits of keys.
     for wrong, message in (
         (f"[keys.new]\nsha256 = '{key}'\n{END_MARK}\n", r"keys\.new\.sha256: must be"),
-        (f"{END_MARK}\n", "keys: there are none"),
+        (f"{END_MARK}\n", "keys: is empty"),
         ("", "does not end with the line"),
         (good[: good.index("sha256")], "does not end with the line"),
         (good[: good.rindex("rankers")], "does not end with the line"),
@@ -296,7 +296,7 @@ async def test_keys_come_and_go_while_the_server_runs(
     revoke_key(endpoints.file, "team")
     await endpoints.keys.reload()
     refused = await endpoints.grpc("Rerank", request(), key)
-    assert refused.details() == "the key is unknown here, or was revoked"
+    assert refused.details() == "the API key is unknown or was revoked"
     assert (await endpoints.post(RERANK, CONNECT, key))[0] == 401
     assert endpoints.count("key_reloads_total", outcome="failed") == 5
     assert endpoints.count("key_reloads_total", outcome="done") == 2

@@ -56,7 +56,7 @@ def test_a_revoked_key_is_gone_and_comments_stay(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"keys\.b: there is no such key"):
         revoke_key(file, "b")
     # The server would refuse the file, and the key would stay valid.
-    with pytest.raises(ConfigError, match=r"keys\.a: is the only key.*make another first"):
+    with pytest.raises(ConfigError, match=r"keys\.a: is the only key.*add another first"):
         revoke_key(file, "a")
     assert set(read_keys(file)) == {"a"}
     assert file.read_text().count(END_MARK) == 1
@@ -73,7 +73,7 @@ def test_a_key_that_cannot_be_removed_is_left_to_the_user(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[keys.a]\n", r"keys\.a\.sha256: a value is needed"),
+        ("[keys.a]\n", r"keys\.a\.sha256: a value is required"),
         ("[keys.a]\nsha256 = 'farrank_secret'\n", r"keys\.a\.sha256: must be 64 hexadecimal digits"),
         (f"[keys.a]\nsha256 = '{DIGEST}'\nranker = 'x'\n", r"keys\.a\.ranker: .*did you mean .*rankers"),
         (f"[keys.a]\nsha256 = '{DIGEST}'\ncalls_per_s = 0\n", r"keys\.a\.calls_per_s: 0.* above 0"),
@@ -83,15 +83,15 @@ def test_a_key_that_cannot_be_removed_is_left_to_the_user(file: Path) -> None:
         (f"[keys.farrank_x]\nsha256 = '{DIGEST}'\n", "does not begin with farrank_"),
         (
             f"[keys.a]\nsha256 = '{DIGEST}'\n[keys.b]\nsha256 = '{DIGEST.upper()}'\n",
-            r"keys\.b\.sha256: is that of keys\.a",
+            r"keys\.b\.sha256: keys\.a has the same digest",
         ),
         (
             "".join(f"[keys.k{n}]\nsha256 = '{n:064x}'\n" for n in range(MAX_KEYS + 1)),
             f"at most {MAX_KEYS}",
         ),
         ("[keys", "keys.toml: "),
-        ("# none yet\n", "keys: there are none; at least one is needed"),
-        ("[keys]\n", "keys: there are none; at least one is needed"),
+        ("# none yet\n", "keys: is empty; add a key"),
+        ("[keys]\n", "keys: is empty; add a key"),
     ],
 )
 def test_a_mistake_is_named_with_its_file_and_without_what_may_be_a_key(
@@ -133,7 +133,7 @@ def test_nothing_is_written_that_a_server_would_refuse(file: Path) -> None:
     add_key(file, "a", {})
     before = file.read_text()
     for name, rights, message in (
-        ("a", {}, r"keys\.a: is there already"),
+        ("a", {}, r"keys\.a: exists already"),
         ("b.c", {}, "a name is"),
         ("b", {"calls_per_s": -1.0}, r"keys\.b\.calls_per_s"),
     ):

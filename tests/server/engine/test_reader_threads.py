@@ -66,7 +66,7 @@ async def test_a_hung_thread_costs_its_call_and_is_replaced(
             bad = await asyncio.gather(*(bench.rerank((POISON,)) for _ in range(2)), return_exceptions=True)
         for each in bad:
             assert isinstance(each, Internal)
-            assert "a tokenizer thread was at one piece of a text for" in each.message
+            assert "a tokenizer thread has worked on one piece of text for" in each.message
         assert scores(await bench.rerank()) == pytest.approx(wanted, abs=1e-5)
         assert bench.count("farrank_tokenizer_hangs_total") == 2
         assert "tokenizer threads hang, and were replaced" in caplog.text

@@ -188,7 +188,7 @@ async def test_without_files_connections_wait_and_the_log_says_so_once(
             await loop.sock_sendall(caller, request("/health"))
             assert (await loop.sock_recv(caller, 100)).startswith(b"HTTP/1.1 200")
         (said,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
-        assert said.getMessage().startswith("HTTP connections cannot be accepted: Too many open files; 0 are")
+        assert said.getMessage().startswith("cannot accept HTTP connections: Too many open files; 0 are")
 
 
 async def test_a_handshake_has_its_time(

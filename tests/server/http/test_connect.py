@@ -61,11 +61,13 @@ async def test_unknown_fields_are_refused_by_their_path(shared_endpoint: Opened)
     request: dict[str, Any] = {"query": "river", "documents": [*DOCUMENTS, {"id": "x", "txt": "the river"}]}
     status, said = await shared_endpoint.post(RERANK, request)
     assert (status, said["code"]) == (400, "invalid_argument")
-    assert said["message"] == "documents[5].txt: is no field of Document; it has id, text, index"
+    assert said["message"] == "documents[5].txt: is not a field of Document; its fields are id, text, index"
     request = {"query": "river", "documents": DOCUMENTS, "options": {"newer": 1}}
     status, said = await shared_endpoint.post(RERANK, request)
     assert (status, said["code"]) == (400, "invalid_argument")
-    assert said["message"].startswith("options.newer: is no field of RerankOptions; it has ranker, topN,")
+    assert said["message"].startswith(
+        "options.newer: is not a field of RerankOptions; its fields are ranker, topN,"
+    )
 
 
 async def test_documents_of_an_index_are_named_in_json(shared_endpoint: Opened, first_stage: Any) -> None:
@@ -85,14 +87,14 @@ async def test_documents_of_an_index_are_named_in_json(shared_endpoint: Opened, 
     [
         ("", "query: is empty"),
         ("{", "is not JSON"),
-        ("[]", "request: is not as it must be: expected `object`, got `array`"),
-        ("null", "request: is not as it must be: expected `object`, got `null`"),
+        ("[]", "request: is invalid: expected `object`, got `array`"),
+        ("null", "request: is invalid: expected `object`, got `null`"),
         ("[" * 60_000, "expected `object`, got `array`"),
         ('{"options": {"a": ' + "[" * 60_000, "is not JSON"),
         ('{"query": "a\\ud800b"}', "request: "),
         (
             '{"query": "q", "documents": [{"text": "a"}, {"text": 1}]}',
-            "documents[1].text: is not as it must be",
+            "documents[1].text: is invalid",
         ),
         (b'{"query": "\xff"}', "is not JSON"),
         ('{"query": 5}', "query"),

@@ -43,7 +43,7 @@ def test_values_are_counted_as_they_are(tree: Any, escaped: bool, block: int) ->
         check_values(body, LimitsConfig(max_documents=max(1, count - 1)))
         if count > 2:
             with pytest.raises(
-                InvalidArgument, match=f"^request: has more than {count - 1} values; 1 for each"
+                InvalidArgument, match=f"^request: has more than {count - 1} values; the limit is 1 for each"
             ):
                 check_values(body, LimitsConfig(max_documents=count - 2))
 
@@ -90,7 +90,7 @@ SPACE = b" " * SMALL_BYTES
 def rejected() -> Iterator[tuple[bytes, str]]:
     yield (
         b'{"documents": [' + b"{}," * 200,
-        "request: has more than 128 values; 32 for each of max_documents 3, and",
+        "request: has more than 128 values; the limit is 32 for each of max_documents 3",
     )
     yield b'""' * 10_000_000, "request: has more than 128 values"
     yield b'{"a":' * 200, "request: has more than 128 values"
@@ -99,16 +99,16 @@ def rejected() -> Iterator[tuple[bytes, str]]:
     most = 100_000 + DOCUMENT_ROOM_BYTES
     yield (
         b'{"documents": ["a", %s]}' % long,
-        f"documents[1]: has 400002 bytes or more; with max_document_bytes 100000 at most {most} are read",
+        f"documents[1]: has 400002 bytes or more; max_document_bytes 100000 allows at most {most}",
     )
     yield (
         b'{"query": %s}' % long,
-        "query: has 400002 bytes or more; with max_query_bytes 50000 at most 115536",
+        "query: has 400002 bytes or more; max_query_bytes 50000 allows at most 115536",
     )
     yield b'{"unknown": %s}' % long, "unknown: has 400002 bytes or more"
-    yield b'{"documents": ["a", "b", 5]}', "documents[2]: is not as it must be: expected `str | object`"
-    yield b'{"documents": 5}', "documents: is not as it must be"
-    yield b"[]", "request: is not as it must be: expected `object`, got `array`"
+    yield b'{"documents": ["a", "b", 5]}', "documents[2]: is invalid: expected `str | object`"
+    yield b'{"documents": 5}', "documents: is invalid"
+    yield b"[]", "request: is invalid: expected `object`, got `array`"
     yield b"{", "request: is not JSON"
 
 

@@ -113,7 +113,7 @@ def test_an_unknown_field_is_refused_by_its_whole_path(
     body = json.dumps(tree_with(path, {"txt": "x"})).encode()
     with pytest.raises(InvalidArgument) as caught:
         message_of_json(body, kind, LIMITS)
-    assert str(caught.value).startswith(f"{spelled((*path, 'txt'))}: is no field of ")
+    assert str(caught.value).startswith(f"{spelled((*path, 'txt'))}: is not a field of ")
 
 
 @pytest.mark.parametrize(("kind", "path", "field"), EVERY_FIELD)
@@ -125,7 +125,7 @@ def test_a_field_that_comes_twice_is_refused(
         body = json.dumps(tree_with(path, "HERE")).encode().replace(b'"HERE"', twice)
         with pytest.raises(InvalidArgument) as caught:
             message_of_json(body, kind, LIMITS)
-        assert str(caught.value) == f"{spelled((*path, second))}: is there twice"
+        assert str(caught.value) == f"{spelled((*path, second))}: occurs twice"
 
 
 def test_no_request_has_a_oneof() -> None:
@@ -156,12 +156,24 @@ def test_a_large_body_is_read_as_a_small_one(monkeypatch: pytest.MonkeyPatch) ->
         ),
         (
             '{"documents": [{}, {"text": "%s"}]}' % ("x" * 400_000),
-            "documents[1]: has 400012 bytes or more; with max_document_bytes 100000 at most 165536 are read",
+            "documents[1]: has 400012 bytes or more; max_document_bytes 100000 allows at most 165536",
         ),
-        ('{"query": "%s"}' % ("x" * 400_000), "query: has 400002 bytes or more; with max_query_bytes 50000"),
-        ('{"options": {"ranker": "%s"}}' % ("x" * 400_000), "options: has 400014 bytes or more; with"),
-        ('{"documents": [%s{}]}' % ("{}," * 40_000), "request: has more than 128 values; 32 for each of"),
-        ('{"documents": [{"text": "a"}, {"text": "b"}, {"txt": "c"}]}', "documents[2].txt: is no field of"),
+        (
+            '{"query": "%s"}' % ("x" * 400_000),
+            "query: has 400002 bytes or more; max_query_bytes 50000 allows",
+        ),
+        (
+            '{"options": {"ranker": "%s"}}' % ("x" * 400_000),
+            "options: has 400014 bytes or more; max_query_bytes",
+        ),
+        (
+            '{"documents": [%s{}]}' % ("{}," * 40_000),
+            "request: has more than 128 values; the limit is 32 for each of",
+        ),
+        (
+            '{"documents": [{"text": "a"}, {"text": "b"}, {"txt": "c"}]}',
+            "documents[2].txt: is not a field of",
+        ),
     ],
 )
 def test_values_beyond_limits_are_named(body: str, message: str) -> None:

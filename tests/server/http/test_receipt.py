@@ -106,7 +106,7 @@ async def test_no_deadline_gives_a_body_more_time_to_arrive(
         answer = await slow.answer()
         assert answer.status == 504
         said = json.loads(answer.body)["message"]
-        assert said == "request: has not arrived within 0.050001 s; 500 bytes of at most 1000 have"
+        assert said == "request: did not arrive within 0.050001 s; 500 of at most 1000 bytes arrived"
         assert endpoint.bench.count("farrank_requests_not_received_total", why="late") == 1
         await until(lambda: endpoint.count("deadline_drops_total", ranker="", stage="arrival") == 1)
 

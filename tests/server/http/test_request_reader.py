@@ -22,8 +22,8 @@ CHUNKS = b"%x\r\n%b\r\n" % (len(BODY), BODY)
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 BOTH = "has both Content-Length and Transfer-Encoding"
-BARE = "a line ends in LF alone; each must end in CRLF"
-FOLDED = "a line begins with a space or tab; each header must stand in one line"
+BARE = "a line ends with LF; lines must end with CRLF"
+FOLDED = "a header is folded over several lines; write each header in one line"
 MANY = f"has more than {MAX_HEADERS} headers"
 LONG = f"its headers have more than {MAX_HEADER_BYTES} bytes"
 
@@ -34,7 +34,7 @@ WRONG = {
     "chunks of HTTP/1.0": (
         LINE.replace(b"1.1", b"1.0") + CHUNKED + b"\r\n0\r\n\r\n",
         400,
-        "has a Transfer-Encoding, which HTTP/1.0 does not know",
+        "has a Transfer-Encoding, which HTTP/1.0 does not allow",
     ),
     "bare line feeds": (b"GET /health HTTP/1.1\nHost: a\n\n", 400, BARE),
     "one bare line feed": (LINE + b"X: a\n" + LENGTH + b"\r\n" + BODY, 400, BARE),

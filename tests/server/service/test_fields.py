@@ -113,13 +113,13 @@ QUERY = delimited(1, b"q")
 REFUSED = [
     (QUERY + b"\x12\x00" * 4, "documents: has more than 3 entries; max_documents is 3"),
     (QUERY + b"\x12\x00" * 10_000_000, "documents: has more than 3 entries; max_documents is 3"),
-    (b"\x0a\x00" * MAX_FIELDS, "request: has more than 32 fields; at most 32 are read"),
+    (b"\x0a\x00" * MAX_FIELDS, "request: has more than 32 fields; the limit is 32"),
     (
         b"\x12\x00" + b"\x7a\x00" * 32,
-        "request: has more than 32 fields beside 1 documents; at most 32 are read",
+        "request: has more than 32 fields other than its 1 documents; the limit is 32",
     ),
-    (b"\x1a\x42" + b"\x28\x01" * 33, "options: has more than 32 fields; at most 32 are read"),
-    (b"\x12\x00\x12\x42" + b"\x0a\x00" * 33, "documents[1]: has more than 32 fields; at most 32 are read"),
+    (b"\x1a\x42" + b"\x28\x01" * 33, "options: has more than 32 fields; the limit is 32"),
+    (b"\x12\x00\x12\x42" + b"\x0a\x00" * 33, "documents[1]: has more than 32 fields; the limit is 32"),
     (delimited(1, bytes(50_001)), "query: has 50001 bytes; max_query_bytes is 50000"),
     (
         b"\x12\x00" + delimited(2, delimited(2, bytes(100_001))),
@@ -127,14 +127,17 @@ REFUSED = [
     ),
     (
         delimited(2, delimited(1, bytes(165_533))),
-        "documents[0]: has 165537 bytes; with max_document_bytes 100000 at most 165536 are read",
+        "documents[0]: has 165537 bytes; max_document_bytes 100000 allows at most 165536",
     ),
-    (b"\x7b\x7c", "request: is not a message of this method: its bytes are damaged, or hold a group"),
-    (b"\x00\x00", "request: is not a message of this method: its bytes are damaged"),
-    (b"\x0a" + b"\xff" * 12, "request: is not a message of this method: its bytes are damaged"),
-    (b"\x78" + b"\xff" * 12, "request: is not a message of this method: its bytes are damaged"),
-    (delimited(2, b"\x12\x02") + b"xx", "request: is not a message of this method: its bytes are damaged"),
-    (b"\x12", "request: is not a message of this method: its bytes are damaged"),
+    (b"\x7b\x7c", "request: is not a valid message of this method: its bytes are invalid or contain a group"),
+    (b"\x00\x00", "request: is not a valid message of this method: its bytes are invalid"),
+    (b"\x0a" + b"\xff" * 12, "request: is not a valid message of this method: its bytes are invalid"),
+    (b"\x78" + b"\xff" * 12, "request: is not a valid message of this method: its bytes are invalid"),
+    (
+        delimited(2, b"\x12\x02") + b"xx",
+        "request: is not a valid message of this method: its bytes are invalid",
+    ),
+    (b"\x12", "request: is not a valid message of this method: its bytes are invalid"),
 ]
 
 
@@ -152,7 +155,7 @@ def test_a_small_message_is_left_to_the_parser() -> None:
 
 @pytest.mark.parametrize("kind", [pb.SearchAndRerankRequest, pb.ListRankersRequest])
 def test_other_methods_are_counted_alike(kind: type[pb.SearchAndRerankRequest]) -> None:
-    with pytest.raises(InvalidArgument, match=r"^request: has more than 32 fields; at most 32"):
+    with pytest.raises(InvalidArgument, match=r"^request: has more than 32 fields; the limit is 32"):
         parsed(kind, b"\x7a\x00" * fields.SMALL_BYTES, LIMITS)
 
 

@@ -161,7 +161,7 @@ async def test_each_for_so_long(monkeypatch: pytest.MonkeyPatch, path: str) -> N
     async with opened(LimitsConfig(default_timeout_s=0.2), Metrics()) as (_, channel):
         error = await error_of(await begin(channel, path))
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert error.details() == "request: has not arrived within 0.2 s"
+        assert error.details() == "request: did not arrive within 0.2 s"
 
 
 @pytest.mark.parametrize("path", [RERANK, CHECK, WATCH])
@@ -172,7 +172,7 @@ async def test_none_at_all(path: str) -> None:
         error = await error_of(call)
         assert (error.code(), error.details()) == (
             grpc.StatusCode.INVALID_ARGUMENT,
-            "request: none was sent",
+            "request: is missing",
         )
 
 

@@ -311,7 +311,7 @@ async def test_bytes_that_are_no_request_and_names_of_the_callers_own(
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await send(b"\x0a\x02\xff\xfe")
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "is not a message of this method" in (caught.value.details() or "")
+    assert "is not a valid message of this method" in (caught.value.details() or "")
     request = pb.RerankRequest(query="q", options=pb.RerankOptions(ranker="a name of the caller's own"))
     await stub_of(channel).Rerank(request)
     await counted(1, metrics, "requests_total", method="Rerank", ranker="unknown", code="OK")

@@ -84,7 +84,7 @@ async def test_a_check_carries_the_backlog() -> None:
 @pytest.mark.parametrize(
     ("most", "of_one", "words"),
     [
-        (9, 2, "this connection has 2 health watches open, the most"),
+        (9, 2, "this connection has 2 health watches open, the maximum"),
         (4, 9, "2 health watches of this caller are open, its share of 4"),
     ],
 )
@@ -206,7 +206,7 @@ async def test_too_many_reflection_streams_are_refused(monkeypatch: pytest.Monke
         await first.read()
         error = await refused(channel.stream_stream(V1)().read())
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert error.details() == "1 reflection streams are open, the most"
+        assert error.details() == "1 reflection streams are open, the maximum"
         first.cancel()
 
 

@@ -134,8 +134,9 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
         found = loaded.score([gathered([features])], queries or None)
         if not all(map(math.isfinite, (*found.scores, *found.chunk_scores[0]))):
             raise ConfigError(
-                f"rankers.{name}: gives a document the score {found.scores[0]}, which is no finite number: "
-                f"its weights or its export are damaged, or {runs.precision} cannot hold what it computes"
+                f"rankers.{name}: gives a document the score {found.scores[0]}, which is not a finite "
+                f"number: its weights or its export are damaged, or its values exceed the range of "
+                f"{runs.precision}"
             )
 
     check_score(runtime)
@@ -156,7 +157,7 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
             fresh.close()
             raise ConfigError(
                 f"rankers.{name}: its files were replaced while it was served: they hold version "
-                f"{again.version} and not {version}; a new start serves them"
+                f"{again.version} instead of {version}; restart the server to serve them"
             )
         fresh.warm_up()
         check_score(fresh)

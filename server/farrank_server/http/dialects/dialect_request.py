@@ -128,12 +128,12 @@ def understand(body: RerankBody, models: Models, caller: Caller) -> DialectReque
 def _check_unsupported(body: RerankBody, scorer: Scorer) -> None:
     """Refuse fields that would change scores and cannot: ignoring them would answer another question."""
     if body.instruction:
-        raise InvalidArgument("instruction: cannot be set by a request; rankers.NAME.instruction does")
+        raise InvalidArgument("instruction: a request cannot set it; configure rankers.NAME.instruction")
     max_query_tokens = max(each.spec.max_query_tokens for each in scorer.members)
     if body.max_tokens_per_query and 0 < body.max_tokens_per_query < max_query_tokens:
         raise InvalidArgument(
-            f"max_tokens_per_query: is {body.max_tokens_per_query}; queries are read up to "
-            f"{max_query_tokens} tokens"
+            f"max_tokens_per_query: is {body.max_tokens_per_query}; a request cannot lower the ranker's "
+            f"limit of {max_query_tokens} tokens"
         )
 
 

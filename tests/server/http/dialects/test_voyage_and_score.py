@@ -51,7 +51,7 @@ async def test_scores_stand_in_the_order_of_the_texts(
     [
         ({"text_1": ["a", "b"], "text_2": ["c", "d"]}, "text_1: has 2 entries; it must be one text"),
         ({"text_1": "a"}, "text_2: is missing"),
-        ({"text_1": 5, "text_2": "a"}, "text_1: is not as it must be"),
+        ({"text_1": 5, "text_2": "a"}, "text_1: is invalid"),
         ({"text_2": "a"}, "query: is empty"),
     ],
 )
