@@ -65,12 +65,13 @@ class DenseStage(LuceneStage):
         if made_by not in (None, encoder.version):
             raise ConfigError(
                 f"{key}: {name} has version {encoder.version}; the vectors of {self._config.path} were "
-                f"made by version {made_by}: index it anew with --encode, or configure that ranker"
+                f"made by version {made_by}: index again with --encode, or configure that ranker"
             )
         width = len(await encoder.encode(_TRIAL_QUERY, _TRIAL_S))
         if width != (held := self._host.opened[self._name]["width"]):
             raise ConfigError(
-                f"{key}: the vectors of {name} are {width} wide; those of {self._config.path}, {held}"
+                f"{key}: the vectors of {name} have {width} dimensions; those of {self._config.path} have "
+                f"{held}"
             )
         self._encoder = encoder
 

@@ -67,7 +67,7 @@ class EngineTimeout(EngineError):
     """A host sent nothing within its time limit."""
 
     def __init__(self, access: Access) -> None:
-        super().__init__(f"it said nothing for {access.host_timeout_s:g} s")
+        super().__init__(f"it did not answer for {access.host_timeout_s:g} s")
 
 
 class EngineClient(Protocol):
@@ -125,7 +125,7 @@ class OpenSearchClient:
             lasting = isinstance(error.info, (ssl.SSLError, _certificate_errors()))
             raise EngineUnreachable(_one_line(error.error), lasting=lasting) from None
         except errors.SerializationError as error:
-            raise EngineUnreachable(f"its answer is no JSON: {_one_line(error)}") from None
+            raise EngineUnreachable(f"its answer is not JSON: {_one_line(error)}") from None
         except errors.TransportError as error:
             raise EngineRefused(int(error.status_code), _error_in(error.info)) from None
 
@@ -176,9 +176,9 @@ class ElasticsearchClient:
             # The whole text lacks the reason once the library has looked for other hosts.
             raise EngineUnreachable(_one_line(error.message), lasting=lasting) from None
         except transport.SerializationError as error:
-            raise EngineUnreachable(f"its answer is no JSON: {_one_line(error)}") from None
+            raise EngineUnreachable(f"its answer is not JSON: {_one_line(error)}") from None
         except self._errors.UnsupportedProductError:
-            raise EngineUnreachable("it is no Elasticsearch", lasting=True) from None
+            raise EngineUnreachable("it is not Elasticsearch", lasting=True) from None
         except self._errors.ApiError as error:
             raise EngineRefused(error.meta.status, _error_in(error.body)) from None
         return answer.body

@@ -74,13 +74,13 @@ def _tree_of(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"body: {path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise ConfigError(f"body: {path}: no JSON: {error}") from None
+        raise ConfigError(f"body: {path}: is not JSON: {error}") from None
     if not isinstance(tree, dict):
-        raise ConfigError(f"body: {path}: holds no JSON object, which the body of a search is")
+        raise ConfigError(f"body: {path}: is not a JSON object, as the body of a search must be")
     if ours := [key for key in _OURS if key in tree]:
         raise ConfigError(f"body: {path}: sets {', '.join(ours)}, which the server sets itself; leave it out")
     if not any(QUERY in text for text in texts_in(tree)):
-        raise ConfigError(f"body: {path}: no text in it holds {QUERY}, where the query goes")
+        raise ConfigError(f"body: {path}: no text in it contains {QUERY}, the place of the query")
     return tree
 
 
@@ -112,7 +112,7 @@ def candidates_in(answer: Any, fields: Sequence[str]) -> list[Candidate]:
             for hit in answer["hits"]["hits"]
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise down(f"its answer is none to a search ({type(error).__name__}: {error})") from None
+        raise down(f"its answer is not a search result ({type(error).__name__}: {error})") from None
     return sorted(found, key=lambda each: (-each.score, each.doc_id))
 
 
@@ -155,13 +155,13 @@ def error_of(failure: EngineError) -> FarrankError:
     if any(each in text for each in _TOO_MANY_CANDIDATES):
         return InvalidArgument("k: is larger than the index's index.max_result_window")
     if failure.status == 400:
-        return InvalidArgument(f"query: the search engine does not take it: {failure.reasons}")
+        return InvalidArgument(f"query: the search engine rejects it: {failure.reasons}")
     return down(str(failure))
 
 
 def too_late() -> DeadlineExceeded:
     """The error for a search that did not end within its caller's time."""
-    return DeadlineExceeded("the search engine did not end in time", dropped_at=DroppedAt.FIRST_STAGE)
+    return DeadlineExceeded("the search engine did not finish in time", dropped_at=DroppedAt.FIRST_STAGE)
 
 
 def down(why: str) -> Unavailable:

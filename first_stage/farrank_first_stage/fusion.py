@@ -58,13 +58,15 @@ class FusionConfig(IndexConfig):
         IndexConfig.__post_init__(self)
         problems = []
         if self.weights is not None and self.method != "linear":
-            problems.append(f"weights: are for the method linear, and the method is {self.method}")
+            problems.append(f"weights: need the method linear; the method is {self.method}")
         elif self.weights is not None and len(self.weights) != len(self.of):
-            problems.append(f"weights: {len(self.weights)} stand for the {len(self.of)} indexes of 'of'")
+            problems.append(
+                f"weights: has {len(self.weights)} entries for the {len(self.of)} indexes of 'of'"
+            )
         elif self.weights is not None and not any(self.weights):
-            problems.append("weights: are all 0; one at least must count")
+            problems.append("weights: are all 0; at least one must be above 0")
         if self.scores is not None and self.method == "rrf":
-            problems.append("scores: are for the methods linear and mean; rrf takes ranks")
+            problems.append("scores: need the method linear or mean; rrf uses ranks")
         if self.candidates is not None and self.candidates not in self.of:
             known = ", ".join(self.of)
             problems.append(f"candidates: {self.candidates!r} is not allowed; it must be one of {known}")
@@ -302,7 +304,7 @@ def _check(key: str, config: FusionConfig, context: CheckContext) -> Iterator[st
             known = ", ".join(context.indexes)
             yield f"{key}.of: there is no index {name!r}; known are: {known}"
     if cycle := _cycle_through(config, context):
-        yield f"{key}.of: a fusion cannot be of itself: {' of '.join(cycle)}"
+        yield f"{key}.of: a fusion cannot contain itself: {' of '.join(cycle)}"
 
 
 def _cycle_through(config: FusionConfig, context: CheckContext) -> list[str]:

@@ -170,8 +170,8 @@ class LuceneHost:
         for name, opened in process.opened.items():
             if not self._is_same(opened, self.opened[name]):
                 _log.warning(
-                    "the index %s was replaced while the server ran; what is kept beside it is not read "
-                    "until the indexes are reloaded",
+                    "the index %s was replaced while the server ran; its stores are not read until the "
+                    "indexes are reloaded",
                     name,
                 )
 
@@ -207,7 +207,7 @@ class LuceneHost:
             self._report(process.ends_as)
             if time.monotonic() - born_s > _HEALTHY_AFTER_S:
                 failures = 0
-            _log.error("the search process ended with %d; starting another", code)
+            _log.error("the search process ended with %d; restarting it", code)
             while self._process is None:
                 await asyncio.sleep(restart_delay_s(failures))
                 failures += 1
@@ -357,9 +357,9 @@ class SearchProcess(JavaProcess):
             is_asked, self._heard_of = is_asked and not self._heard_of, False
             problem = ""
             if silent_s > hang_after_s:
-                problem = f"has said nothing for {silent_s:.0f} s"
+                problem = f"has not answered for {silent_s:.0f} s"
             elif self._stuck_s > STUCK_AFTER_HANGS * hang_after_s:
-                problem = f"has ended no search for {self._stuck_s:.0f} s, and all its threads are busy"
+                problem = f"has finished no search for {self._stuck_s:.0f} s, and all its threads are busy"
             if problem:
                 self._give_up(SearchState.HUNG, f"{problem} (first_stage.hang_after_s)")
                 return
@@ -414,7 +414,7 @@ def _open_stores(index: Path, verify: bool) -> "IndexStores | None":
     manifest = read_manifest(index)
     if manifest is None and any((index / folder).is_dir() for folder in STORE_FOLDERS):
         raise ConfigError(
-            f"{index / MANIFEST}: is missing, and stores lie beside it; index the collection anew"
+            f"{index / MANIFEST}: is missing, but the index has stores; index the collection again"
         )
     if manifest is None or not manifest.stores:
         return None

@@ -136,7 +136,7 @@ def check_count(path: str, what: str, held: int, recorded: int | None) -> None:
     if recorded is not None and held != recorded:
         raise ConfigError(
             f"{path}: the Lucene index holds {held} {what}, and {MANIFEST} says {recorded}: they are not of "
-            "the same index; put the whole folder back, or index the collection anew"
+            "the same index; restore the whole folder, or index the collection again"
         )
 
 

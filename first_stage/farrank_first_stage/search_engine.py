@@ -88,7 +88,7 @@ class SearchEngineConfig(IndexConfig):
     def __post_init__(self) -> None:
         """Also refuse credentials in an address, and leave them out of the error: addresses are logged."""
         if any("@" in host for host in self.hosts):
-            problem = "an address holds credentials; they belong into credentials_file or credentials_env"
+            problem = "an address contains credentials; put them in credentials_file or credentials_env"
             raise ConfigError(f"hosts: {problem}")
         IndexConfig.__post_init__(self)
 
@@ -222,7 +222,7 @@ class SearchEngine(FirstStage):
                             raise ConfigError(f"{self._key}.{problem}") from None
                         why = str(failure)
                     if delay_s == _FIRST_DELAY_S:
-                        _log.warning("%s: waits for %s: %s", self._key, self._hosts, why)
+                        _log.warning("%s: waiting for %s: %s", self._key, self._hosts, why)
                     await asyncio.sleep(delay_s)
                     delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
         except TimeoutError:
@@ -236,7 +236,7 @@ class SearchEngine(FirstStage):
             documents = int(counted["count"])
             sources = [hit.get("_source", {}) for hit in sample["hits"]["hits"]]
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise EngineUnreachable("it answers, but not as a search engine does", lasting=True) from None
+            raise EngineUnreachable("it answers, but not like a search engine", lasting=True) from None
         if sources and not any(text_of(source, [self._config.text_field]) for source in sources):
             looked = f"none of {len(sources)} documents has a text of that name in its _source"
             raise ConfigError(f"{self._key}.text_field: {self._config.text_field!r}: {looked}")
@@ -246,7 +246,7 @@ class SearchEngine(FirstStage):
         except EngineRefused as failure:
             if failure.status != 400:
                 raise
-            problem = f"the engine does not take it: {failure.reasons}"
+            problem = f"the engine rejects it: {failure.reasons}"
             raise ConfigError(f"{self._key}.{self._body.origin}: {problem}") from None
         lengths = [len(text_of(source, self._fields)) for source in sources]
         return IndexDescription(
@@ -277,7 +277,7 @@ class SearchEngine(FirstStage):
                 return f"index: there is no index {self._config.index!r} at {self._hosts}"
             case EngineRefused(status=401 | 403):
                 key = "credentials_env" if self._config.credentials_env else "credentials_file"
-                return f"{key}: the engine does not let us read {self._config.index!r} ({failure})"
+                return f"{key}: the engine denies access to {self._config.index!r} ({failure})"
             case EngineRefused(status=status) if status < 500 and status != 429:
                 return f"hosts: {self._hosts}: {failure}"
         return None
@@ -299,7 +299,7 @@ def _body(config: SearchEngineConfig) -> QueryBody:
 def _tls(config: SearchEngineConfig) -> ssl.SSLContext | None:
     if config.hosts[0].startswith("http://"):
         if config.ca_file is not None:
-            raise ConfigError(f"ca_file: {config.ca_file}: is for https, and hosts are http")
+            raise ConfigError(f"ca_file: {config.ca_file}: is for https, but the hosts are http")
         return None
     try:
         return ssl.create_default_context(cafile=config.ca_file)
@@ -331,7 +331,7 @@ def _headers(config: SearchEngineConfig) -> dict[str, str]:
             return {"authorization": secret}
         if ":" in secret:
             return {"authorization": "Basic " + base64.b64encode(secret.encode()).decode()}
-    problem = "holds none of these" if secret else "is empty or not there"
+    problem = "holds none of these" if secret else "is empty or missing"
     raise ConfigError(f"{place}: {problem}: NAME:PASSWORD, ApiKey KEY, Bearer TOKEN")
 
 

@@ -80,12 +80,10 @@ class FirstStages:
             if index.name == name or (not name and len(indexes) == 1):
                 return index
         if not indexes:
-            raise NotFound(
-                f"{field}: this server holds no index; start it with one, or send documents to Rerank"
-            )
+            raise NotFound(f"{field}: this server has no index; configure one, or send documents to Rerank")
         known = ", ".join(index.name for index in indexes)
         if not name:
-            raise NotFound(f"{field}: is empty, and this server holds several: {known}")
+            raise NotFound(f"{field}: is empty, and this server has several: {known}")
         raise NotFound(f"{field}: no index {name[:100]!r} here; known are: {known}")
 
     async def search(

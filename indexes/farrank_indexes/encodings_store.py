@@ -202,7 +202,7 @@ class EncodingsStore:
     def why_not(self, encodings_version: str, chunking: Chunking) -> str:
         """Explain why a ranker of this version cannot read the store. Empty if it can."""
         if self.manifest["version"] != encodings_version:
-            return "they were encoded by another ranker, or in other windows"
+            return "they were encoded by another ranker or with other windows"
         read = chunking.max_document_tokens
         if read < min(int(self.manifest["max_document_tokens"]), chunking.window):
             return f"max_document_tokens is {read:,}, less than one of their windows of {chunking.window:,}"

@@ -162,10 +162,10 @@ def change_index(
             writing.delete()
             writing.write(documents or ())
             if not writing.manifest.documents:
-                raise CollectionError(f"{index} would hold no document any more")
+                raise CollectionError(f"{index} would be left without documents")
             writing.finish(merge=False)
         if read_manifest(index) != old:
-            raise FileExistsError(f"{index} was changed meanwhile; it stays as it is")
+            raise FileExistsError(f"{index} was changed by another process; this change was not applied")
         scratch.take_place(index)
     return writing.manifest.documents
 
@@ -179,10 +179,12 @@ def _changeable(index: Path, keys: Sequence[str], *, adding: bool) -> IndexManif
     if old is None:
         raise FileNotFoundError(f"{index} holds no index that Farrank made")
     if not old.id:
-        raise CollectionError(f"{index} was made by {old.created_by}, which cannot be changed; index anew")
+        raise CollectionError(
+            f"{index} was made by {old.created_by}, which cannot be changed; index the collection again"
+        )
     if (adding or keys) and sorted(keys) != sorted(old.stores):
         raise CollectionError(
-            f"{index} keeps {_listed(old.stores)} of each document, and {_listed(keys)} would be written"
+            f"{index} stores {_listed(old.stores)} of each document, and {_listed(keys)} would be written"
         )
     return old
 
@@ -228,7 +230,7 @@ class _Writing:
         """Open the process and the stores, on the saved state or else on the folder that `begin` prepares."""
         saved = self.scratch.saved()
         if saved is not None and not self.options.resume:
-            _log.warning("what an interrupted build left is taken away; --resume would have gone on with it")
+            _log.warning("removed the files of an interrupted build; --resume would have continued it")
         state = saved if self.options.resume else None
         if state is None:
             begin()
@@ -240,7 +242,7 @@ class _Writing:
         states = state["stores"] if state else {}
         if state is not None and states.keys() != {store.key for store in self.options.stores}:
             raise CollectionError(
-                f"{_listed(states)} were kept until the interruption; name the same to resume"
+                f"{_listed(states)} are the stores of the interrupted build; name the same to resume"
             )
         self._taken_out = frozenset(self.change.deleted) if self.change else frozenset()
         place, before = self.manifest.places, self.change.index if self.change else None
@@ -262,7 +264,7 @@ class _Writing:
         wanted = self.change.deleted
         present = set(self._ask({"present": wanted})["present"])
         if unknown := [each for each in wanted if each not in present]:
-            raise CollectionError(f"not in the index, so that nothing is deleted: {_named(unknown)}")
+            raise CollectionError(f"not in the index; nothing was deleted: {_named(unknown)}")
         self._ask({"delete": wanted})
         self.manifest = replace(self.manifest, documents=self.manifest.documents - len(wanted))
 
@@ -340,7 +342,7 @@ class _Writing:
         if not present:
             return
         if not self.change.replacing:
-            raise CollectionError(f"in the index already: {_named(present)}")
+            raise CollectionError(f"already in the index: {_named(present)}")
         self._ask({"delete": present})
         self.manifest = replace(self.manifest, documents=self.manifest.documents - len(present))
 
@@ -366,7 +368,7 @@ class _Writing:
         given = [each.ranking.vector for each in batch]
         if made and any(each is not None for each in given):
             raise CollectionError(
-                "documents bring a 'vector', and a ranker is to encode them: one of both only"
+                "the documents have a 'vector', and a ranker would encode them; use only one of them"
             )
         if made:
             vectors = list(made[0])
@@ -415,7 +417,7 @@ class _Writing:
                 batch, characters, blank = [], 0, 0
         if number < already:
             raise CollectionError(
-                f"there are {number:,} documents; before the interruption there were {already:,} at least"
+                f"there are {number:,} documents; the interrupted build had read at least {already:,}"
             )
         if batch or blank:
             yield batch, number, blank
@@ -424,8 +426,8 @@ class _Writing:
         assert self._resumed is not None
         if number == self._resumed["read"] and self._digest.hexdigest() != self._resumed["digest"]:
             raise CollectionError(
-                f"the first {number:,} documents are others than before the interruption; "
-                "leave out --resume to index them anew"
+                f"the first {number:,} documents differ from those of the interrupted build; "
+                "leave out --resume to start again"
             )
 
     def _save(self) -> None:
@@ -449,15 +451,15 @@ class _Writing:
         if was == now:
             return
         if was is None or now is None or was["of"] != now["of"]:
-            raise CollectionError("what is there to resume is a change of another index; leave out --resume")
+            raise CollectionError("the interrupted change is of another index; leave out --resume")
         if was["deleted"] != now["deleted"]:
             raise CollectionError(
-                "other documents were to be deleted before the interruption; delete the same, or leave out "
-                "--resume to begin the change anew"
+                "the interrupted change deletes other documents; delete the same ones, or leave out --resume "
+                "to start again"
             )
         raise CollectionError(
-            f"before the interruption documents were {'' if was['replacing'] else 'not '}to be replaced; "
-            "leave out --resume to begin the change anew"
+            f"the interrupted change {'replaces' if was['replacing'] else 'does not replace'} documents; "
+            "leave out --resume to start again"
         )
 
     def _ask(self, header: Mapping[str, Any]) -> dict[str, Any]:

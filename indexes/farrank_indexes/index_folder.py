@@ -37,7 +37,7 @@ def check_place(out: Path, *, overwrite: bool) -> None:
     if not any(out.iterdir()):
         return
     if _not_ours(out):
-        raise FileExistsError(f"{out} is not empty and not an index that Farrank made; it stays as it is")
+        raise FileExistsError(f"{out} is not empty and not an index that Farrank made; it was left unchanged")
     if not overwrite:
         raise FileExistsError(f"{out} holds an index already")
 

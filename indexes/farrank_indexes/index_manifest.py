@@ -74,7 +74,7 @@ def read_manifest(folder: Path) -> IndexManifest | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{path}: is damaged ({type(error).__name__}: {error}); index the collection anew"
+            f"{path}: is damaged ({type(error).__name__}: {error}); index the collection again"
         ) from error
 
 

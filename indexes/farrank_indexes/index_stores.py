@@ -33,12 +33,12 @@ class IndexStores:
             elif kind == encodings_store.FOLDER:
                 self._encodings[key] = EncodingsStore(index / key, manifest.id, verify=verify)
             else:
-                raise ConfigError(f"{index / key}: this version of Farrank knows no such store")
+                raise ConfigError(f"{index / key}: this version of Farrank has no such store")
         for key, store in (self._tokens | self._encodings).items():
             if (places := first_free(index / key, store.manifest["parts"])) != manifest.places:
                 raise ConfigError(
                     f"{index / key}: goes up to the place {places}, and the index up to {manifest.places}: "
-                    "it is that of another change of the index; put the whole folder back, or index the "
+                    "it belongs to another change of the index; restore the whole folder, or index the "
                     "collection anew"
                 )
 

@@ -124,7 +124,7 @@ class FlatFile:
             read = os.preadv(self._descriptor, [raw[done:]], at + done)
             if not read:
                 raise Unavailable(
-                    f"{self._path.name} beside the index was cut short while it was read; reload the indexes",
+                    f"{self._path.name} of the index was truncated while it was read; reload the indexes",
                     reason=Reason.FIRST_STAGE_DOWN,
                 )
             done += read
@@ -164,10 +164,10 @@ def read_store_manifest(folder: Path, name: str, known_format: int, index_id: st
     if found["format"] != known_format:
         raise ConfigError(
             f"{path}: is of format {found['format']}, and this version of Farrank reads {known_format}; "
-            "index the collection anew: farrank index … --overwrite"
+            "index the collection again: farrank index … --overwrite"
         )
     if found["index"] != index_id:
-        raise ConfigError(f"{path}: belongs to the index {found['index']}, and lies beside {index_id}")
+        raise ConfigError(f"{path}: belongs to the index {found['index']}, not to {index_id}")
     return found
 
 
@@ -227,7 +227,7 @@ def why_too_short(manifest: Mapping[str, Any], max_document_tokens: int) -> str:
 
 def damaged(path: Path, why: str) -> ConfigError:
     """Make the error for a store's file that cannot be used."""
-    return ConfigError(f"{path}: is damaged ({why}); index the collection anew")
+    return ConfigError(f"{path}: is damaged ({why}); index the collection again")
 
 
 def _check_alike(manifest: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -238,8 +238,8 @@ def _check_alike(manifest: Path, there: Mapping[str, Any], here: Mapping[str, An
     for name, fact in here.items():
         if there.get(name) != fact:
             raise ConfigError(
-                f"{manifest}: its {name} is {there.get(name)!r}, and would be {fact!r} for what is added; "
-                "write it as the rest was, or index the collection anew"
+                f"{manifest}: its {name} is {there.get(name)!r}, and the addition has {fact!r}; use the same "
+                "settings, or index the collection again"
             )
 
 

@@ -43,4 +43,4 @@ def read_pydoc() -> Iterator[IndexDocument]:
             if sys.exc_info()[0] is not None:
                 process.kill()
     if process.returncode:
-        raise CollectionError(f"rendering Python's documentation ended with {process.returncode}")
+        raise CollectionError(f"rendering Python's documentation failed with status {process.returncode}")

@@ -207,7 +207,7 @@ class TokenStore:
         if spaces:
             return "they are of bare texts, and the ranker's prompt has a space before a document"
         if self.manifest["tokenizer"] != tokenizer.digest:
-            return "the stored tokens are another tokenizer's"
+            return "the stored tokens are from another tokenizer"
         if self.manifest["tokenizers"] != (here := version("tokenizers")):
             return f"they were stored by tokenizers {self.manifest['tokenizers']}, and {here} is installed"
         return why_too_short(self.manifest, max_document_tokens)

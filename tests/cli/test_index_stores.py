@@ -54,7 +54,7 @@ def test_tokens_are_kept_and_grow_with_the_index(farrank: Farrank, tmp_path: Pat
 
     refused = farrank("index", more, "--append", "--out", out)
     assert refused.exit_code == 2
-    assert "keeps tokens/" in refused.err
+    assert "stores tokens/" in refused.err
     grown = farrank(
         "index", more, "--append", "--tokens", "embedded", "--delete", _ids(tmp_path, "d0"), "--out", out
     )
@@ -144,8 +144,8 @@ def test_encodings_lucene_and_manifest_stay_in_step(
     assert kept(out)[0] == manifest
 
     for other, message in (
-        ([*change, "--replace"], "other documents were to be deleted before the interruption"),
-        ([*change, "--delete", deleted], "before the interruption documents were to be replaced"),
+        ([*change, "--replace"], "the interrupted change deletes other documents"),
+        ([*change, "--delete", deleted], "the interrupted change replaces documents"),
     ):
         refused = farrank(*other, "--resume")
         assert refused.exit_code == 2

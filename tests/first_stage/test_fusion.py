@@ -360,10 +360,10 @@ async def test_a_member_has_the_deadline_of_the_search() -> None:
         ({"of": ("a", "a")}, r"^of: .* each once"),
         ({"rrf_k": 0}, r"^rrf_k: 0 is not allowed; it must be at least 1"),
         ({"depth": 0}, r"^depth: "),
-        ({"weights": (1.0, 1.0)}, r"^weights: are for the method linear, and the method is rrf"),
-        ({"method": "linear", "weights": (1.0,)}, r"^weights: 1 stand for the 2 indexes"),
+        ({"weights": (1.0, 1.0)}, r"^weights: need the method linear; the method is rrf"),
+        ({"method": "linear", "weights": (1.0,)}, r"^weights: has 1 entries for the 2 indexes"),
         ({"method": "linear", "weights": (0.0, 0.0)}, r"^weights: are all 0"),
-        ({"scores": "min_max"}, r"^scores: are for the methods linear and mean"),
+        ({"scores": "min_max"}, r"^scores: need the method linear or mean"),
         ({"candidates": "c"}, r"^candidates: 'c' is not allowed; it must be one of a, b"),
     ],
 )
@@ -393,8 +393,8 @@ def test_unknown_members_and_fusions_of_themselves_are_refused() -> None:
         f=Bm25Config(Path("nowhere")),
     )
     assert around[:3] == (
-        "first_stage.indexes.a.of: a fusion cannot be of itself: a of b of a",
-        "first_stage.indexes.b.of: a fusion cannot be of itself: b of a of b",
-        "first_stage.indexes.c.of: a fusion cannot be of itself: c of c",
+        "first_stage.indexes.a.of: a fusion cannot contain itself: a of b of a",
+        "first_stage.indexes.b.of: a fusion cannot contain itself: b of a of b",
+        "first_stage.indexes.c.of: a fusion cannot contain itself: c of c",
     )
     assert not any(".of:" in problem for problem in around[3:])

@@ -73,7 +73,7 @@ async def test_a_stopped_process_is_reported_killed_and_replaced(
         # Calls that bring documents are answered, and load balancers send them here.
         assert (await health.Check(health_pb2.HealthCheckRequest())).status == SERVING
         assert len((await service.Rerank(rerank, timeout=120)).results) == 1
-        assert "the search process has said nothing for" in caplog.text
+        assert "the search process has not answered for" in caplog.text
         count = replica.metrics.registry.get_sample_value
         assert count("farrank_search_process_ends_total", {"reason": "hung"}) == 1
         assert count("farrank_search_process_ends_total", {"reason": "ended"}) == 0

@@ -491,7 +491,7 @@ async def test_vectors_of_another_encoder_are_refused(tmp_path: Path) -> None:
         await stage_of("other", None).start()
     wider = stage_of("tiny", None)
     wider._host.opened = {"d": {"width": WIDTH + 1}}
-    with pytest.raises(ConfigError, match=r"encoder: the vectors of tiny are 32 wide; those of .*, 33"):
+    with pytest.raises(ConfigError, match=r"encoder: the vectors of tiny have 32 dimensions; .* have 33"):
         await wider.start()
 
 

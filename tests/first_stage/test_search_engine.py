@@ -231,7 +231,7 @@ async def test_a_host_that_says_nothing_is_given_up_before_a_late_deadline(front
     async with opened(config_of(kind, front, host_timeout_s=0.2)) as stages:
         front.fault = front.hang
 
-        with pytest.raises(Unavailable, match=r"said nothing for 0\.2 s"):
+        with pytest.raises(Unavailable, match=r"did not answer for 0\.2 s"):
             await stages.search("news", "river", 10, TIMEOUT_S)
 
 
@@ -337,9 +337,7 @@ async def test_an_engines_own_words_say_what_is_wrong_with_a_query(
     tree = {"query": {"query_string": {"query": "{{query}}", "fields": ["body"]}}}
     async with opened(config_of(kind, front, body=write_json(tmp_path / "syntax.json", tree))) as stages:
         assert await stages.search("news", "river AND sea", 10, TIMEOUT_S)
-        with pytest.raises(
-            InvalidArgument, match=r"^query: the search engine does not take it: .*river AND \("
-        ):
+        with pytest.raises(InvalidArgument, match=r"^query: the search engine rejects it: .*river AND \("):
             await stages.search("news", "river AND (", 10, TIMEOUT_S)
 
 
@@ -423,7 +421,7 @@ async def test_problems_of_the_configuration_stop_the_start(front: Front, kind: 
     )
     wrong = write_json(tmp_path / "wrong.json", {"query": {"mtach": {"body": "{{query}}"}}})
     said = await refused_start(config_of(kind, front, body=wrong))
-    assert said.startswith(f"{key}.body: the engine does not take it: ")
+    assert said.startswith(f"{key}.body: the engine rejects it: ")
     assert "unknown query [mtach]" in said
 
 
@@ -455,12 +453,12 @@ async def test_other_services_than_search_engines_stop_the_start(
 ) -> None:
     front.fault_all = front.say(answer)
 
-    assert "it answers, but not as a search engine does" in await refused_start(config_of(kind, front))
+    assert "it answers, but not like a search engine" in await refused_start(config_of(kind, front))
 
 
 async def test_elasticsearchs_client_takes_no_other_engine(behind: OsmemServer) -> None:
     async with serve(Front(behind.url)) as front:
-        assert "it is no Elasticsearch" in await refused_start(config_of("elasticsearch", front))
+        assert "it is not Elasticsearch" in await refused_start(config_of("elasticsearch", front))
 
 
 async def test_a_call_over_the_wire_and_its_search_end_together(behind: OsmemServer) -> None:
@@ -593,13 +591,13 @@ def test_files_and_credentials_are_checked_before_anything_is_started(
     write_json(sized, {"query": {"match": {"body": "{{query}}"}}, "size": 3})
     write_json(blank, {"query": {"match_all": {}}})
 
-    for body, problem in ((missing, "No such file"), (list_, "no JSON object"), (blank, "{{query}}")):
+    for body, problem in ((missing, "No such file"), (list_, "is not a JSON object"), (blank, "{{query}}")):
         [said] = check(body=body)
         assert said.startswith(f"body: {body}: ")
         assert problem in said
     assert "sets size" in check(body=sized)[0]
     assert check(credentials_env="SEARCH_SECRET") == [
-        "credentials_env: SEARCH_SECRET: is empty or not there: NAME:PASSWORD, ApiKey KEY, Bearer TOKEN"
+        "credentials_env: SEARCH_SECRET: is empty or missing: NAME:PASSWORD, ApiKey KEY, Bearer TOKEN"
     ]
     for secret in ("password", "Bearer a\tb", "ApiKey "):
         monkeypatch.setenv("SEARCH_SECRET", secret)

@@ -124,7 +124,7 @@ async def test_without_an_index_there_is_no_process() -> None:
     await stage.start()
     assert stage.lucene.process_id is None
     assert stage.describe() == ()
-    with pytest.raises(NotFound, match="holds no index"):
+    with pytest.raises(NotFound, match="this server has no index"):
         await stage.search("books", "alpha", 10, 1.0)
     await stage.stop()
 

@@ -64,10 +64,10 @@ def test_an_interrupted_build_goes_on(tmp_path: Path, caplog: pytest.LogCaptureF
     blanks: list[str] = []
     going_on = IndexOptions(resume=True, on_blank=lambda document: blanks.append(document.doc_id))
     others = [IndexDocument("d0", "another text"), *documents[1:]]
-    with pytest.raises(CollectionError, match="the first 193 documents are others than before"):
+    with pytest.raises(CollectionError, match="the first 193 documents differ from those"):
         build_index(others, out, going_on)
     with pytest.raises(
-        CollectionError, match="there are 100 documents; before the interruption there were 193"
+        CollectionError, match="there are 100 documents; the interrupted build had read at least 193"
     ):
         build_index(documents[:100], out, going_on)
     again = [*documents, DOCUMENTS[3]]
@@ -130,7 +130,7 @@ def test_a_killed_build_leaves_no_index_and_resumes_or_restarts(
 
     killed(tmp_path / "other", 200, change=False)
     assert build_index(DOCUMENTS[:5], tmp_path / "other") == 5
-    assert "what an interrupted build left is taken away" in caplog.text
+    assert "removed the files of an interrupted build" in caplog.text
     assert names(tmp_path) == ["other", "out"]
 
 
@@ -204,8 +204,8 @@ def test_documents_are_added_deleted_and_replaced(tmp_path: Path) -> None:
     assert gone == []
 
     refused: list[tuple[list[IndexDocument], list[str], str]] = [
-        ([IndexDocument("d5", "again")], [], "in the index already: 'd5'"),
-        ([], ["d0", "d1", "none"], "nothing is deleted: 'd1', 'none'"),
+        ([IndexDocument("d5", "again")], [], "already in the index: 'd5'"),
+        ([], ["d0", "d1", "none"], "nothing was deleted: 'd1', 'none'"),
         ([IndexDocument("x", "x", RankingFields(impacts={"x": 1}))], [], "no 'impacts'"),
         ([IndexDocument("x", "x", RankingFields(vector=(1.0,)))], [], "must have no 'vector'"),
     ]
@@ -222,7 +222,7 @@ def test_documents_are_added_deleted_and_replaced(tmp_path: Path) -> None:
     assert (
         change_index(out, None, [each.doc_id for each in DOCUMENTS if each.doc_id not in ("d1", "d3")]) == 2
     )
-    with pytest.raises(CollectionError, match="would hold no document any more"):
+    with pytest.raises(CollectionError, match="would be left without documents"):
         change_index(out, None, ["new", "newer"])
 
 

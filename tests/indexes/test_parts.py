@@ -34,7 +34,7 @@ def written(writer: PartWriter) -> None:
 def test_a_part_that_would_be_written_otherwise_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
     written(part(tmp_path, FACTS, 0))
     ((name, fact),) = other.items()
-    message = rf"store\.json: its {name} is {FACTS[name]!r}, and would be {fact!r} for what is added"
+    message = rf"store\.json: its {name} is {FACTS[name]!r}, and the addition has {fact!r}"
     with pytest.raises(ConfigError, match=message):
         part(tmp_path, {**FACTS, **other}, 3)
     written(part(tmp_path, FACTS, 3))
@@ -47,7 +47,7 @@ def test_an_interrupted_part_goes_on_as_it_was_begun(tmp_path: Path) -> None:
     writer = part(tmp_path, FACTS, 0)
     state = json.loads(json.dumps(writer.flush()))
     writer.close()
-    with pytest.raises(ConfigError, match=r"its tokenizers is '0\.22\.0', and would be '0\.23\.0'"):
+    with pytest.raises(ConfigError, match=r"its tokenizers is '0\.22\.0', and the addition has '0\.23\.0'"):
         part(tmp_path, {**FACTS, "tokenizers": "0.23.0"}, 0, state)
     written(part(tmp_path, FACTS, 0, state))
 
@@ -69,7 +69,7 @@ def test_tokens_of_another_version_of_tokenizers_are_not_added(
     writer.close()
     with monkeypatch.context() as patch:
         patch.setattr(token_store, "version", lambda package: "99.0")
-        with pytest.raises(ConfigError, match=r"its tokenizers is .*, and would be '99\.0'"):
+        with pytest.raises(ConfigError, match=r"its tokenizers is .*, and the addition has '99\.0'"):
             store.open(tmp_path, 1, None)
     assert TokenStore(tmp_path / store.key, "it").why_not(store.tokenizer, 9) == ""
 
@@ -93,7 +93,7 @@ def test_encodings_of_another_precision_are_not_added(tmp_path: Path) -> None:
     writer = EncodingsStoreBuilder(_Encoder("fp32")).open(tmp_path, 0, None)
     writer.add(["x"])
     writer.finish("it")
-    with pytest.raises(ConfigError, match="its precision is 'fp32', and would be 'bf16'"):
+    with pytest.raises(ConfigError, match="its precision is 'fp32', and the addition has 'bf16'"):
         EncodingsStoreBuilder(_Encoder("bf16")).open(tmp_path, 1, None)
 
 
@@ -107,9 +107,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_costs_the_call_and_not_the_pr
     assert rows[5:5].shape == (0, 3)
     os.truncate(path, 5000)
     assert rows.at(0).tolist() == [0, 1, 2]
-    with pytest.raises(
-        Unavailable, match=r"values\.i64 beside the index was cut short while it was read"
-    ) as cut:
+    with pytest.raises(Unavailable, match=r"values\.i64 of the index was truncated while it was read") as cut:
         rows.at(2999)
     assert cut.value.reason is Reason.FIRST_STAGE_DOWN
     # Replacing the folder does not matter: an opened store stays unchanged.

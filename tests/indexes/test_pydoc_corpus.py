@@ -86,5 +86,5 @@ def test_a_failure_of_the_process_is_an_error(tmp_path: Path, monkeypatch: pytes
     script = tmp_path / "broken.py"
     script.write_text("import json, sys\nprint(json.dumps(['a', 'text']))\nsys.exit(3)\n")
     monkeypatch.setattr(pydoc_corpus, "_SCRIPT", script)
-    with pytest.raises(CollectionError, match="ended with 3"):
+    with pytest.raises(CollectionError, match="failed with status 3"):
         list(read_pydoc())

@@ -384,11 +384,11 @@ def _of_index(path: Path, was: str, becomes: str) -> None:
     [
         (changed, "part-000000000000/ids.u16", "its bytes have changed"),
         (Path.unlink, "part-000000000000/ends.i64", "it is missing"),
-        (foreign, "tokens.json", "belongs to the index .*, and lies beside f"),
+        (foreign, "tokens.json", "belongs to the index .*, not to f"),
         (grown, "tokens.json", r"goes up to the place \d+, and the index up to \d+"),
         (miscounted, "tokens.json", r"the Lucene index holds \d+ documents, and farrank-index.json says"),
         (torn, "tokens.json", r"farrank-index.json: is damaged \(JSONDecodeError"),
-        (gone, "tokens.json", r"farrank-index.json: is missing, and stores lie beside it"),
+        (gone, "tokens.json", r"farrank-index.json: is missing, but the index has stores"),
     ],
 )
 async def test_damaged_or_foreign_tokens_refuse_the_start(
