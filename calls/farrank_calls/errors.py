@@ -171,7 +171,7 @@ class Internal(FarrankError):
     code = grpc.StatusCode.INTERNAL
 
 
-def without_words(error: BaseException) -> str:
+def redacted(error: BaseException) -> str:
     """Describe a failure by its types and places. Its message may contain a caller's words."""
     kinds: list[str] = []
     cause: BaseException | None = error

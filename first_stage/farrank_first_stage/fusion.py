@@ -167,20 +167,20 @@ class FusionStage(FirstStage):
     @property
     def stores(self) -> DocumentStores | None:
         """The data stored with the first member that has any."""
-        home = self._home
-        return None if home is None else home.stores
+        owner = self._stores_member
+        return None if owner is None else owner.stores
 
     async def locate(
         self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[int | None]:
         """Return the places of documents in the member whose stores are used."""
-        home = self._home
-        if home is None or not doc_ids:
+        owner = self._stores_member
+        if owner is None or not doc_ids:
             return [None] * len(doc_ids)
-        return await home.locate(doc_ids, timeout_s, call=call)
+        return await owner.locate(doc_ids, timeout_s, call=call)
 
     @property
-    def _home(self) -> FirstStage | None:
+    def _stores_member(self) -> FirstStage | None:
         return next((member for member in self._members.values() if member.stores is not None), None)
 
     async def scores(
@@ -202,12 +202,12 @@ class FusionStage(FirstStage):
         Also return the places of results in the member whose stores are used.
         """
         places: dict[str, int | None] = {}
-        home = self._home
+        owner = self._stores_member
 
         async def search(name: str) -> Scores:
             member, left_s = self._members[name], until_s - time.monotonic()
             found = await member.search(query, depth, left_s, texts=False, call=call)
-            if member is home:
+            if member is owner:
                 places.update({each.doc_id: each.place for each in found})
             return {each.doc_id: each.score for each in found}
 

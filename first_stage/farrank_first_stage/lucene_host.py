@@ -283,7 +283,7 @@ class SearchProcess(JavaProcess):
                     await process.send(setup)
                     header, _ = await process.receive()
                 except ProcessEnded:
-                    raise ConfigError(f"first_stage: {await process.last_words()}") from None
+                    raise ConfigError(f"first_stage: {await process.describe_end()}") from None
             if "failed" in header:
                 raise ConfigError(*header["failed"])
         except BaseException as error:

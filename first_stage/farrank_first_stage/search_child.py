@@ -36,7 +36,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from farrank_calls.errors import Gone, without_words
+from farrank_calls.errors import Gone, redacted
 from farrank_first_stage.lucene_index import Hits, OpenIndex
 from farrank_first_stage.lucene_rankings import ranked
 from farrank_lucene.frames import claim_pipes, pack, read_frame, write_frame
@@ -113,19 +113,19 @@ class SearchThreads:
         if request["id"] not in self._wanted:
             self._send(pack({"id": request["id"]}))
             return
-        self._change_busy(1)
+        self._count_busy(1)
         try:
             with self._heap.search(), self._traced(request, came_ns):
                 answer, texts = self._search(request)
         finally:
-            self._change_busy(-1)
+            self._count_busy(-1)
         # If it was cancelled while it ran, megabytes of texts are not sent.
         if request["id"] in self._wanted:
             self._wanted.discard(request["id"])
             self._send(pack({"id": request["id"], **answer}, texts))
         else:
             self._send(pack({"id": request["id"]}))
-        if answer.get("error") == "memory" and (full := self._heap.look()):
+        if answer.get("error") == "memory" and (full := self._heap.check()):
             self._send(pack({"heap_full": full}))
 
     def _traced(self, request: Mapping[str, Any], came_ns: int) -> contextlib.AbstractContextManager[None]:
@@ -138,7 +138,7 @@ class SearchThreads:
             facts["documents"] = request["k"]
         return self._tracing.continued(request["traceparent"], f"lucene {name}", came_ns, facts)
 
-    def _change_busy(self, by: int) -> None:
+    def _count_busy(self, by: int) -> None:
         with self._counting:
             self._busy, self._changed_s = self._busy + by, time.monotonic()
 
@@ -148,7 +148,7 @@ class SearchThreads:
 
     def _send_failure(self, search_id: int, answered: Future[None]) -> None:
         if error := answered.exception():
-            _log.error("a search was not answered: %s", without_words(error))
+            _log.error("a search was not answered: %s", redacted(error))
             # Without an answer, the caller would wait until its deadline.
             self._send(pack({"id": search_id, "error": "internal"}))
 
@@ -180,7 +180,7 @@ class SearchThreads:
             elif "OutOfMemoryError" in str(exc):
                 error = "memory"
             else:
-                _log.error("a search failed: %s", without_words(exc))
+                _log.error("a search failed: %s", redacted(exc))
             return {"error": error}, ()
 
 

@@ -134,7 +134,7 @@ class SearchEngine(FirstStage):
             config.hosts, _headers(config), _tls(config), self._connections, config.host_timeout_s
         )
         self._client = self._product.client(access)
-        self._description = await self._look(self._client)
+        self._description = await self._wait_until_ready(self._client)
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -186,12 +186,12 @@ class SearchEngine(FirstStage):
             found = candidates_in(answer, fields)
         except EngineError as failure:
             error = error_of(failure)
-            self._note(error)
+            self._log_state(error)
             raise error from None
         except Unavailable as error:
-            self._note(error)
+            self._log_state(error)
             raise
-        self._note(None)
+        self._log_state(None)
         return found
 
     async def _ask(self, client: EngineClient, body: Mapping[str, Any], fields: Sequence[str]) -> Any:
@@ -200,7 +200,7 @@ class SearchEngine(FirstStage):
         asked = {**body, "_source": [*fields] or False, "track_total_hits": False}
         return await client.request("POST", f"{self._path}/_search", params, asked)
 
-    def _note(self, error: FarrankError | None) -> None:
+    def _log_state(self, error: FarrankError | None) -> None:
         """Log once that the engine is down, and once that it answers again, however many searches fail."""
         if isinstance(error, Unavailable) and self._answers:
             self._answers = False
@@ -209,14 +209,14 @@ class SearchEngine(FirstStage):
             self._answers = True
             _log.info("%s: the search engine answers again", self._key)
 
-    async def _look(self, client: EngineClient) -> IndexDescription:
+    async def _wait_until_ready(self, client: EngineClient) -> IndexDescription:
         """Describe the index; an engine that is down gets time to start."""
         delay_s, why = _FIRST_DELAY_S, "no answer yet"
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 while True:
                     try:
-                        return await self._described(client)
+                        return await self._describe_index(client)
                     except EngineError as failure:
                         if problem := self._lasting_problem(failure):
                             raise ConfigError(f"{self._key}.{problem}") from None
@@ -229,7 +229,7 @@ class SearchEngine(FirstStage):
             waited = f"no answer within first_stage.start_timeout_s, {self._start_timeout_s:g} s: {why}"
             raise ConfigError(f"{self._key}.hosts: {self._hosts}: {waited}") from None
 
-    async def _described(self, client: EngineClient) -> IndexDescription:
+    async def _describe_index(self, client: EngineClient) -> IndexDescription:
         counted = await client.request("GET", f"{self._path}/_count", {"allow_no_indices": "false"})
         sample = await self._ask(client, {"query": {"match_all": {}}, "size": _SAMPLED}, self._fields)
         try:

@@ -116,14 +116,14 @@ def build_index(
     with open_scratch(out) as scratch:
         check_place(out, overwrite=overwrite)
         manifest = IndexManifest(0, 0, _created_by(), id=uuid.uuid4().hex)
-        writing = _Writing(scratch, options, manifest)
+        writing = _IndexWriter(scratch, options, manifest)
         with writing.opened(scratch.begin):
             writing.write(documents)
             if not writing.manifest.documents:
                 raise CollectionError("there is no document to index")
             writing.finish(merge=True)
         check_place(out, overwrite=overwrite)  # another build may have come first
-        scratch.take_place(out)
+        scratch.swap_in(out)
     return writing.manifest.documents
 
 
@@ -152,7 +152,7 @@ def change_index(
         old = _changeable(index, [store.key for store in options.stores], adding=documents is not None)
         changed = replace(old, generation=old.generation + 1, created_by=_created_by())
         change = _Change(index, old, tuple(dict.fromkeys(delete)), replacing)
-        writing = _Writing(scratch, options, changed, change)
+        writing = _IndexWriter(scratch, options, changed, change)
 
         def begin() -> None:
             scratch.begin()
@@ -166,7 +166,7 @@ def change_index(
             writing.finish(merge=False)
         if read_manifest(index) != old:
             raise FileExistsError(f"{index} was changed by another process; this change was not applied")
-        scratch.take_place(index)
+        scratch.swap_in(index)
     return writing.manifest.documents
 
 
@@ -209,7 +209,7 @@ class _Change:
 
 
 @dataclass(slots=True)
-class _Writing:
+class _IndexWriter:
     """One index while it is written. `manifest` describes its content so far; a new index has no `change`."""
 
     scratch: Scratch
@@ -219,7 +219,7 @@ class _Writing:
     _chunks: int = 0
     _read: int = 0
     _deleted: bool = False
-    _taken_out: Set[str] = frozenset()
+    _deleted_ids: Set[str] = frozenset()
     _digest: "blake2b" = field(default_factory=lambda: blake2b(digest_size=16))
     _process: IndexProcess | None = None
     _stores: dict[str, StoreWriter] = field(default_factory=dict)
@@ -244,7 +244,7 @@ class _Writing:
             raise CollectionError(
                 f"{_listed(states)} are the stores of the interrupted build; name the same to resume"
             )
-        self._taken_out = frozenset(self.change.deleted) if self.change else frozenset()
+        self._deleted_ids = frozenset(self.change.deleted) if self.change else frozenset()
         place, before = self.manifest.places, self.change.index if self.change else None
         try:
             for store in self.options.stores:
@@ -337,7 +337,7 @@ class _Writing:
         """Refuse documents that the index already has, or delete the old ones if they are to be replaced."""
         if self.change is None:
             return
-        asked = [each.doc_id for each in batch if each.doc_id not in self._taken_out]
+        asked = [each.doc_id for each in batch if each.doc_id not in self._deleted_ids]
         present = self._ask({"present": asked})["present"]
         if not present:
             return

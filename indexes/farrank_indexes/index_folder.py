@@ -83,7 +83,7 @@ class Scratch:
         shutil.rmtree(self.new, ignore_errors=True)
         self.new.mkdir()
 
-    def take_place(self, out: Path) -> None:
+    def swap_in(self, out: Path) -> None:
         """Put the prepared index in the place of the old one, which is deleted.
 
         A reader that opens `out` finds the complete old or new index. On file systems that cannot exchange
@@ -103,8 +103,8 @@ class Scratch:
             self.new.rename(out)
         _sync(out.parent)
 
-    def put_back(self, out: Path) -> None:
-        """Put the old index back if a crash came between the two renames of `take_place`."""
+    def restore_old(self, out: Path) -> None:
+        """Put the old index back if a crash came between the two renames of `swap_in`."""
         old = self.folder / _OLD
         if old.exists() and not out.exists():
             old.rename(out)
@@ -127,13 +127,13 @@ def open_scratch(out: Path) -> Iterator[Scratch]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FileExistsError(f"{out} is being written by another process") from None
-        scratch.put_back(out)
+        scratch.restore_old(out)
         whole = False
         try:
             yield scratch
             whole = True
         finally:
-            scratch.put_back(out)
+            scratch.restore_old(out)
             if whole or scratch.saved() is None:
                 shutil.rmtree(folder, ignore_errors=True)
 

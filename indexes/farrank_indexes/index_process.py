@@ -68,7 +68,7 @@ class IndexProcess:
         try:
             await self._process.send(header, texts)
         except ProcessEnded:
-            raise IndexingError(await self._process.last_words()) from None
+            raise IndexingError(await self._process.describe_end()) from None
         self._unanswered += 1
         while self._unanswered > 1:
             await self._answer()
@@ -77,7 +77,7 @@ class IndexProcess:
         try:
             header, _ = await self._process.receive()
         except ProcessEnded:
-            raise IndexingError(await self._process.last_words()) from None
+            raise IndexingError(await self._process.describe_end()) from None
         self._unanswered -= 1
         if "failed" in header:
             raise IndexingError(f"Lucene cannot write the index: {header['failed']}")

@@ -16,7 +16,7 @@ FULL_SHARE = 0.25
 
 # A look holds searches back and collects garbage. The interval keeps repeated large searches from delaying
 # others.
-LOOK_EVERY_S = 10.0
+CHECK_EVERY_S = 10.0
 
 # After this time, a look no longer waits for running searches; the next failed search starts another look.
 LONGEST_WAIT_S = 5.0
@@ -52,14 +52,14 @@ class HeapWatch:
         self._room = heap.maximum() - self._at_first
         self._changed = threading.Condition()
         self._running = 0
-        self._is_looking = False
-        self._looked_s = -LOOK_EVERY_S
+        self._is_checking = False
+        self._checked_s = -CHECK_EVERY_S
 
     @contextlib.contextmanager
     def search(self) -> Iterator[None]:
         """Run a search in this block; it begins when no look is in progress."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_looking)
+            self._changed.wait_for(lambda: not self._is_checking)
             self._running += 1
         try:
             yield
@@ -68,22 +68,22 @@ class HeapWatch:
                 self._running -= 1
                 self._changed.notify_all()
 
-    def look(self) -> str | None:
+    def check(self) -> str | None:
         """Return how full the heap stays, or None if it does not. Call it outside `search`, after a failure.
 
         It also returns None if there was a look recently, or if searches do not stop running.
         """
         with self._changed:
-            if self._is_looking or time.monotonic() - self._looked_s < LOOK_EVERY_S:
+            if self._is_checking or time.monotonic() - self._checked_s < CHECK_EVERY_S:
                 return None
-            self._is_looking = True
+            self._is_checking = True
             try:
                 if not self._changed.wait_for(lambda: not self._running, LONGEST_WAIT_S):
                     return None
                 kept = self._heap.in_use() - self._at_first
-                self._looked_s = time.monotonic()
+                self._checked_s = time.monotonic()
             finally:
-                self._is_looking = False
+                self._is_checking = False
                 self._changed.notify_all()
         if kept < FULL_SHARE * self._room:
             return None

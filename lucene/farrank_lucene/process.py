@@ -113,7 +113,7 @@ class JavaProcess:
         self.kill_now()
         await self.ended()
 
-    async def last_words(self) -> str:
+    async def describe_end(self) -> str:
         """Wait for the process's end, and describe it: the exit code and the last lines."""
         code = await self.ended()
         return f"the {self._name} ended with {code}; its last lines:\n{self.last_lines}"

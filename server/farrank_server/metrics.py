@@ -264,7 +264,7 @@ class Metrics:
         for outcome in ("done", "failed"):
             self.key_reloads.labels(outcome)
 
-    def name_limits(self, limits: LimitsConfig, cache_bytes: int) -> None:
+    def show_limits(self, limits: LimitsConfig, cache_bytes: int) -> None:
         """Show the limits, so that usage can be read as a share of them."""
         self.calls_limit.set(limits.max_concurrent_calls)
         self.tokens_limit.set(limits.max_queued_tokens)

@@ -50,7 +50,7 @@ class PidFile:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[PidFile]:
+def locked_pid_file(path: Path) -> Iterator[PidFile]:
     """Lock the file while a server runs, and delete it afterwards.
 
     Raises: OSError if it cannot be written, or (BlockingIOError) if another server has locked it.

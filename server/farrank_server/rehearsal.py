@@ -25,7 +25,7 @@ from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.engine.query_encoders import EngineEncoders
 from farrank_server.metrics import Metrics
 from farrank_server.replica import check
-from farrank_server.run import pid_file_held
+from farrank_server.run import hold_pid_file
 from farrank_settings.errors import ConfigError
 
 Encoders = Callable[[str], Awaitable[QueryEncoder]]
@@ -46,7 +46,7 @@ async def rehearse(config: ServerConfig, pid_file: Path | None = None) -> Rehear
     Raises: ConfigError with every problem, one per line.
     """
     problems = _Problems()
-    with problems.collected(), pid_file_held(pid_file):
+    with problems.collected(), hold_pid_file(pid_file):
         pass
     with problems.collected():
         await asyncio.to_thread(check, config)

@@ -65,7 +65,7 @@ class Replica:
     def __init__(self, config: ServerConfig, reread: Callable[[], ServerConfig] | None = None) -> None:
         self._config = config
         self._reread = reread
-        self._as_read = config if reread is None else reread()
+        self._last_read = config if reread is None else reread()
         self.metrics = Metrics()
         self.metrics_url: str | None = None
         self.keys: Keys | None = None
@@ -115,7 +115,7 @@ class Replica:
             token = None if token_file is None else TokenFile(token_file)
             loop = asyncio.get_running_loop()
             probes = {
-                path: partial(_asked_on, loop, partial(self._is_serving, service))
+                path: partial(_run_on_loop, loop, partial(self._is_serving, service))
                 for path, service in PROBES.items()
             }
             page = MetricsPage(config.listen.host, config.listen.metrics_port, self.metrics, token, probes)
@@ -170,7 +170,7 @@ class Replica:
         if self._http:
             opened.push_async_callback(self._http.close, CUT_GRACE_S)
         self.metrics.show_objective(config.objective)
-        self.metrics.name_limits(config.limits, config.cache_bytes)
+        self.metrics.show_limits(config.limits, config.cache_bytes)
         endpoints = [Endpoint.GRPC, Endpoint.HTTP] if self._http else [Endpoint.GRPC]
         self.metrics.show_endpoints(endpoints)
         for ranker in self.engine.rankers.values():
@@ -284,12 +284,12 @@ class Replica:
         """Read the configuration again. Only its objective takes effect without a restart."""
         if self._reread is None:
             return
-        before, self._as_read = self._as_read, await asyncio.to_thread(self._reread)
-        self.metrics.show_objective(self._as_read.objective)
+        before, self._last_read = self._last_read, await asyncio.to_thread(self._reread)
+        self.metrics.show_objective(self._last_read.objective)
         changed = [
             each.name
             for each in fields(before)
-            if each.name != "objective" and getattr(before, each.name) != getattr(self._as_read, each.name)
+            if each.name != "objective" and getattr(before, each.name) != getattr(self._last_read, each.name)
         ]
         if changed:
             log.warning("changes to %s in the configuration take effect after a restart", ", ".join(changed))
@@ -325,7 +325,7 @@ class Replica:
         return self._http.url if self._http else None
 
 
-def _asked_on(loop: asyncio.AbstractEventLoop, probe: Callable[[], bool]) -> bool:
+def _run_on_loop(loop: asyncio.AbstractEventLoop, probe: Callable[[], bool]) -> bool:
     """Run a probe on the event loop from another thread.
 
     Raises: TimeoutError if it does not answer in time.
@@ -334,11 +334,11 @@ def _asked_on(loop: asyncio.AbstractEventLoop, probe: Callable[[], bool]) -> boo
     async def ask() -> bool:
         return probe()
 
-    asked = asyncio.run_coroutine_threadsafe(ask(), loop)
+    answer = asyncio.run_coroutine_threadsafe(ask(), loop)
     try:
-        return asked.result(PROBE_S)
+        return answer.result(PROBE_S)
     finally:
-        asked.cancel()
+        answer.cancel()
 
 
 def check(config: ServerConfig) -> None:

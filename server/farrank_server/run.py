@@ -15,7 +15,7 @@ from typing import NoReturn
 from prometheus_client import disable_created_metrics
 
 from farrank_server.config.schema import ServerConfig
-from farrank_server.pid_file import PidFile, Reloads, held
+from farrank_server.pid_file import PidFile, Reloads, locked_pid_file
 from farrank_server.replica import Replica
 from farrank_settings.errors import ConfigError
 
@@ -49,7 +49,7 @@ def run(
     """
     set_up_process()
     try:
-        with pid_file_held(pid_file) as file:
+        with hold_pid_file(pid_file) as file:
             return asyncio.run(_serve(config, file, reread))
     except ConfigError as error:
         for problem in error.problems:
@@ -74,14 +74,14 @@ def set_up_process() -> None:
 
 
 @contextmanager
-def pid_file_held(path: Path | None) -> Iterator[PidFile | None]:
+def hold_pid_file(path: Path | None) -> Iterator[PidFile | None]:
     """Hold the pid file, if one is configured. Raises: ConfigError if it cannot be held."""
     if path is None:
         yield None
         return
     with ExitStack() as opened:
         try:
-            file = opened.enter_context(held(path))
+            file = opened.enter_context(locked_pid_file(path))
         except BlockingIOError:
             raise ConfigError(f"--pid-file: another running server uses {path}") from None
         except OSError as error:
@@ -123,11 +123,11 @@ async def _serve(
                 "process"
             )
             ending.cancel()
-            _end_by(config.listen.drain_timeout_s + END_AFTER_DRAIN_S, EXIT_DEVICE_LOST)
+            _force_end_after(config.listen.drain_timeout_s + END_AFTER_DRAIN_S, EXIT_DEVICE_LOST)
             return EXIT_DEVICE_LOST
         lost.cancel()
         log.info("received a signal to end; draining")
-        _end_by(config.listen.drain_timeout_s + END_AFTER_DRAIN_S, EXIT_OK)
+        _force_end_after(config.listen.drain_timeout_s + END_AFTER_DRAIN_S, EXIT_OK)
         return EXIT_OK
     finally:
         reloading.cancel()
@@ -135,7 +135,7 @@ async def _serve(
         await replica.__aexit__(None, None, None)
 
 
-def _end_by(seconds: float, status: int) -> None:
+def _force_end_after(seconds: float, status: int) -> None:
     """End the process after `seconds` if it has not ended by then.
 
     A thread that hangs in native code or waits for a dead disk cannot be ended otherwise, and Python waits

@@ -132,15 +132,15 @@ def test_full_is_a_quarter_of_what_was_free_at_first(in_use: int, is_full: bool)
     heap = Bytes()
     watch = heap.watch()
     heap.in_use = in_use
-    assert (watch.look() is not None) == is_full
+    assert (watch.check() is not None) == is_full
 
 
 def test_no_second_look_follows_at_once() -> None:
     heap = Bytes()
     watch = heap.watch()
-    assert watch.look() is None
+    assert watch.check() is None
     heap.in_use = 100
-    assert watch.look() is None
+    assert watch.check() is None
     assert heap.collections == 2
 
 
@@ -154,9 +154,9 @@ def test_a_look_waits_for_searches_that_run_and_holds_others_back() -> None:
             order.append("searched")
 
     with watch.search():
-        looking = threading.Thread(target=lambda: order.append(str(watch.look())))
+        looking = threading.Thread(target=lambda: order.append(str(watch.check())))
         looking.start()
-        while not watch._is_looking:
+        while not watch._is_checking:
             pass
         other = threading.Thread(target=search)
         other.start()
@@ -173,8 +173,8 @@ def test_a_search_that_does_not_end_delays_others_only_briefly(monkeypatch: pyte
     watch = heap.watch()
     heap.in_use = 100
     with watch.search():
-        assert watch.look() is None
+        assert watch.check() is None
         with watch.search():
             assert heap.collections == 1
     # It does not count as a measurement.
-    assert watch.look() is not None
+    assert watch.check() is not None

@@ -59,7 +59,7 @@ def test_two_renames_do_where_folders_cannot_be_exchanged(out: Path, monkeypatch
     without_exchange(monkeypatch)
     with open_scratch(out) as scratch:
         prepared(scratch)
-        scratch.take_place(out)
+        scratch.swap_in(out)
         assert read_manifest(scratch.folder / "old") == OLD
     assert read_manifest(out) == NEW
     assert names(out.parent) == ["index"]
@@ -77,7 +77,7 @@ def test_a_clean_up_that_is_interrupted_leaves_nothing_to_go_on_with(
 
     with pytest.raises(KeyboardInterrupt), open_scratch(out) as scratch:  # noqa: PT012  # the end raises
         prepared(scratch)
-        scratch.take_place(out)
+        scratch.swap_in(out)
         monkeypatch.setattr(shutil, "rmtree", interrupted)
     monkeypatch.undo()
     assert names(out.parent) == [".index.building", "index"]
@@ -119,7 +119,7 @@ with index_folder.open_scratch(out) as scratch:
     scratch.begin()
     IndexManifest(2, 0, "the new one").write(scratch.new)
     scratch.save({"read": 2})
-    scratch.take_place(out)
+    scratch.swap_in(out)
 """
 
 
@@ -185,7 +185,7 @@ def test_names_are_on_the_disk_before_anything_rests_on_them(
         assert inodes(scratch.new) <= synced
         assert scratch.folder.stat().st_ino in synced
         synced.clear()
-        scratch.take_place(out)
+        scratch.swap_in(out)
         assert out.parent.stat().st_ino in synced
 
 

@@ -87,5 +87,5 @@ if __name__ == "__main__":
     sick: Any = search_child
     sick.start_jvm = lambda heap_mib: start_jvm(HEAP_MIB)
     sick.ranked, sick.HeapWatch = HungryIndex, Fillable
-    heap_watch.LOOK_EVERY_S = 0.0
+    heap_watch.CHECK_EVERY_S = 0.0
     search_child.main()

@@ -93,7 +93,7 @@ class ReaderThreads(Executor):
         `elapsed_s` is the time since the last call. At most two ticks of it count: after a suspension of the
         process no thread has hung.
         """
-        hung = [reader for reader in self._readers if reader.looked_at(min(elapsed_s, 2 * TICK_S))]
+        hung = [reader for reader in self._readers if reader.is_hung_after(min(elapsed_s, 2 * TICK_S))]
         for reader in hung:
             self._readers.remove(reader)
             self._hung.append(reader)
@@ -150,7 +150,7 @@ class _Reader:
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
-    def looked_at(self, elapsed_s: float) -> bool:
+    def is_hung_after(self, elapsed_s: float) -> bool:
         """Check the thread's current work. Returns whether the thread hangs."""
         at = self._at
         if at is None or at is not self._seen_at:
@@ -173,14 +173,14 @@ class _Reader:
         while not self._given_up and (work := self._queue.get()) is not None:
             self._at = work
             started_s = perf_counter()
-            _do(work.future, work.run)
+            _complete(work.future, work.run)
             self._queue.done(work, perf_counter() - started_s)
             # Keep no reference to a call while the thread waits for the next one.
             self._at = None
             del work
 
 
-def _do(future: Future[Any], run: Callable[[], Any]) -> None:
+def _complete(future: Future[Any], run: Callable[[], Any]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     # `give_up` may have failed the future meanwhile.

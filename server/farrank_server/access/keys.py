@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
 
-from farrank_calls.errors import FarrankError, Unauthenticated, without_words
+from farrank_calls.errors import FarrankError, Unauthenticated, redacted
 from farrank_server.access.callers import ANYONE, Entry, KeyHolder
 from farrank_server.access.key_file import KeyConfig, digest_of, read_keys
 from farrank_server.access.rates import Bucket
@@ -114,7 +114,7 @@ class Keys:
                 except Exception as error:
                     # The watch must continue: without it no key could be revoked any more.
                     self._metrics.key_reloads.labels("failed").inc()
-                    log.error("the API keys were not reloaded: %s", without_words(error))
+                    log.error("the API keys were not reloaded: %s", redacted(error))
 
     def _replace(self, keys: Mapping[str, KeyConfig]) -> None:
         old = {each.name: each for each in self._holders.values()}

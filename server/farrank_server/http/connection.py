@@ -198,7 +198,7 @@ class Connection(H11Protocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
 
-    def _ends_now(self) -> bool:
+    def _must_close(self) -> bool:
         is_old = self._old_at_s is not None and self.loop.time() >= self._old_at_s
         return is_old or self._rules.is_draining
 
@@ -210,7 +210,7 @@ class Connection(H11Protocol):
                 # A caller that waits for 100 Continue, and is refused, sends the body or the next request;
                 # the server cannot know which.
                 is_unasked = cycle.more_body and cycle.waiting_for_100_continue
-                if is_unasked or self._ends_now():
+                if is_unasked or self._must_close():
                     message = {**message, "headers": [*message.get("headers", ()), CLOSE_HEADER]}
                 cycle.keep_alive = cycle.keep_alive and not is_unasked
             elif cycle.more_body and cycle.keep_alive and not message.get("more_body", False):
@@ -218,12 +218,12 @@ class Connection(H11Protocol):
                 await self._drop_rest(receive)
                 message = {"type": "http.response.body"}
             if self.flow.write_paused:
-                await self._read_on()
+                await self._wait_for_peer()
             await send(message)
 
         await self._application(scope, receive, send_on)
 
-    async def _read_on(self) -> None:
+    async def _wait_for_peer(self) -> None:
         """Wait until the peer has read the buffered data; end the connection if it does not in time."""
         try:
             async with asyncio.timeout(UNREAD_S):

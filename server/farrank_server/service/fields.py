@@ -53,7 +53,7 @@ class LongWork:
         self._lock = asyncio.Lock()
         self._refilling: asyncio.TimerHandle | None = None
 
-    async def turn(self, size: int) -> None:
+    async def take_turn(self, size: int) -> None:
         """Wait until this request may work on `size` bytes. Requests take turns in the order of arrival."""
         if not self._lock.locked() and self._left >= min(size, PIECE_BYTES):
             self._left -= size
@@ -133,7 +133,7 @@ def parsed(kind: type[Parsed], data: bytes, limits: LimitsConfig) -> Parsed:
     return message
 
 
-async def parsed_in_turn(kind: type[Parsed], data: bytes, limits: LimitsConfig) -> Parsed:
+async def parse_in_pieces(kind: type[Parsed], data: bytes, limits: LimitsConfig) -> Parsed:
     """Parse a message on the event loop, which runs other tasks between pieces.
 
     Raises: as `parsed`.
@@ -141,10 +141,10 @@ async def parsed_in_turn(kind: type[Parsed], data: bytes, limits: LimitsConfig) 
     message = kind()
     if len(data) >= SMALL_BYTES:
         # The first turn also covers counting the fields.
-        await long_work().turn(min(len(data), PIECE_BYTES))
+        await long_work().take_turn(min(len(data), PIECE_BYTES))
     for number, piece in enumerate(pieces(data, kind, limits)):
         if number:
-            await long_work().turn(len(piece))
+            await long_work().take_turn(len(piece))
         _merge(message, piece)
     return message
 

@@ -20,7 +20,7 @@ from farrank_calls.errors import (
     RateExceeded,
     Reason,
     Unauthenticated,
-    without_words,
+    redacted,
 )
 from farrank_calls.telemetry.call_record import CallRecord, Facts
 from farrank_calls.telemetry.line_rate import LineRate
@@ -140,7 +140,7 @@ class Guard:
             return error.with_traceback(None)
         except Exception as error:
             code = grpc.StatusCode.INTERNAL
-            log.error("%s failed: %s", method, without_words(error))
+            log.error("%s failed: %s", method, redacted(error))
             forget_locals(error)
             return Internal("the server failed; its log says why")
         finally:

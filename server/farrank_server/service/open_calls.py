@@ -38,7 +38,7 @@ class OpenCalls:
         self._at_limit = f"as many as {limit} allows" if limit else "the maximum"
         self._room = SharedRoom(size, of_free)
         self._of_connection = of_connection
-        self._on = Counter[str]()
+        self._by_connection = Counter[str]()
         self._metrics: Metrics | None = None
 
     def show(self, metrics: Metrics) -> None:
@@ -61,7 +61,7 @@ class OpenCalls:
         """
         account = account_of_peer(peer) if account is None else account
         why, reason = None, Reason.SHARE
-        if self._of_connection is not None and self._on[peer] >= self._of_connection:
+        if self._of_connection is not None and self._by_connection[peer] >= self._of_connection:
             why = f"this connection has {self._of_connection} {self._kind} open, the maximum"
         elif self._room.is_full_for(1):
             why, reason = f"{self._room.held} {self._kind} are open, {self._at_limit}", Reason.CALLS
@@ -73,15 +73,15 @@ class OpenCalls:
                 self._metrics.open_calls_refused.labels(self._kind).inc()
             return ResourceExhausted(why, reason=reason, retry_after_ms=_RETRY_AFTER_MS)
         self._room.take(1, account)
-        self._on[peer] += 1
+        self._by_connection[peer] += 1
         task = asyncio.current_task()
         assert task is not None
         # A done callback of the context would keep all that gRPC holds for the call in a cycle.
-        task.add_done_callback(partial(self._left, peer, account))
+        task.add_done_callback(partial(self._leave, peer, account))
         return None
 
-    def _left(self, peer: str, account: Account, _: object) -> None:
+    def _leave(self, peer: str, account: Account, _: object) -> None:
         self._room.take(-1, account)
-        self._on[peer] -= 1
-        if not self._on[peer]:
-            del self._on[peer]
+        self._by_connection[peer] -= 1
+        if not self._by_connection[peer]:
+            del self._by_connection[peer]

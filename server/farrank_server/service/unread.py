@@ -61,7 +61,7 @@ class UnreadAnswers:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._unread: dict[UnreadAnswer, None] = {}
-        self._of = Counter[str]()
+        self._by_connection = Counter[str]()
         self._sweeping: asyncio.TimerHandle | None = None
         self._room = SharedRoom(limits.max_unread_bytes, SHARE_OF_FREE)
         metrics.unread_bytes.set_function(lambda: self._room.held)
@@ -76,13 +76,13 @@ class UnreadAnswers:
         Raises: ResourceExhausted if too much is unread already.
         """
         account = account_of_peer(connection) if account is None else account
-        of_it = self._of[connection]
+        before = self._by_connection[connection]
         if size > SMALL_ANSWER_BYTES:
             limit, held = self._room.size, self._room.held
             share = limit // CONNECTION_SHARE
-            if of_it and of_it + size > share:
+            if before and before + size > share:
                 raise _exhausted(
-                    f"this connection has {of_it} bytes of answers unread: no room for {size}; its share of "
+                    f"this connection has {before} bytes of answers unread: no room for {size}; its share of "
                     f"max_unread_bytes is {share}"
                 )
             if held and held + size > limit:
@@ -98,7 +98,7 @@ class UnreadAnswers:
         unread = UnreadAnswer(endpoint, connection, size, self._loop.time() + patience_s, account)
         self._room.take(size, account)
         self._unread[unread] = None
-        self._of[connection] = of_it + size
+        self._by_connection[connection] = before + size
         if self._sweeping is None:
             self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
         return unread
@@ -109,9 +109,9 @@ class UnreadAnswers:
             return
         del self._unread[unread]
         self._room.take(-unread.size, unread.account)
-        self._of[unread.connection] -= unread.size
-        if not self._of[unread.connection]:
-            del self._of[unread.connection]
+        self._by_connection[unread.connection] -= unread.size
+        if not self._by_connection[unread.connection]:
+            del self._by_connection[unread.connection]
 
     def close(self) -> None:
         """Stop searching for late answers."""

@@ -22,7 +22,7 @@ from farrank_calls.telemetry.call_record import REQUEST_ID, begin
 from farrank_server.access.callers import Entry, account_of_peer
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.metrics import Endpoint
-from farrank_server.service.fields import parsed_in_turn
+from farrank_server.service.fields import parse_in_pieces
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import SERVICE, RerankService
 from farrank_server.service.open_calls import OpenCalls
@@ -197,4 +197,4 @@ async def _parsed(kind: type[Message], data: bytes, limits: LimitsConfig) -> Mes
     """Parse a request. Raises: TooLarge, InvalidArgument."""
     if len(data) > limits.max_request_bytes:
         raise too_large(f"{len(data)} bytes", limits)
-    return await parsed_in_turn(kind, data, limits)
+    return await parse_in_pieces(kind, data, limits)

@@ -18,8 +18,8 @@ from farrank_server.service.fields import (
     PIECE_BYTES,
     check_fields,
     long_work,
+    parse_in_pieces,
     parsed,
-    parsed_in_turn,
 )
 
 LIMITS = LimitsConfig(max_documents=3, max_document_bytes=100_000, max_query_bytes=50_000)
@@ -102,7 +102,7 @@ async def test_pieces_of_a_message_are_the_message(data: bytes, piece: int) -> N
         assert all(end - begin >= piece for begin, end in pairwise(cuts[:-1]))
         whole = pb.RerankRequest.FromString(data)
         assert parsed(pb.RerankRequest, data, WIDE) == whole
-        assert await parsed_in_turn(pb.RerankRequest, data, WIDE) == whole
+        assert await parse_in_pieces(pb.RerankRequest, data, WIDE) == whole
 
 
 # Larger than the messages that are parsed without a check.
@@ -174,7 +174,7 @@ async def test_large_requests_share_one_pace() -> None:
     async def parse() -> None:
         nonlocal running, most
         for _ in range(3):
-            await pace.turn(PIECE_BYTES)
+            await pace.take_turn(PIECE_BYTES)
             running += 1
             most = max(most, running)
 
@@ -185,4 +185,4 @@ async def test_large_requests_share_one_pace() -> None:
     # Small pieces need no pause until their sum is as large.
     await asyncio.sleep(2 * PAUSE_S)
     for _ in range(16):
-        await asyncio.wait_for(pace.turn(PIECE_BYTES // 16), 30)
+        await asyncio.wait_for(pace.take_turn(PIECE_BYTES // 16), 30)
