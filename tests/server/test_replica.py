@@ -75,7 +75,7 @@ async def test_a_hung_device_is_reported_to_callers_and_health_until_its_restart
         admitted = service.Rerank(request, timeout=60)
         assert (await anext(health)).status == NOT_SERVING
         assert (await anext(alive)).status == NOT_SERVING
-        with pytest.raises(grpc.aio.AioRpcError, match="brought back") as refused:
+        with pytest.raises(grpc.aio.AioRpcError, match="being recovered") as refused:
             await service.Rerank(request, timeout=30)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "grpc-retry-pushback-ms" in dict(refused.value.trailing_metadata())

@@ -48,7 +48,7 @@ GRACE_S = 15.0
 
 # The message of a refusal, by its reason. `taken twice` is for a call whose device failed twice in a row.
 REFUSALS = {
-    "device_reloading": r"the device is being brought back; come back",
+    "device_reloading": r"the device is being recovered; retry later",
     "taken twice": r"the device (failed|hung)|the device's thread ended",
     "first_stage_down": r"the first stage restarts|no longer in the index",
     "first_stage_memory": r"do not fit the search process's memory",

@@ -40,7 +40,7 @@ class Engine:
     """Everything online except the sockets. Belongs to the event loop that created it.
 
     `rankers` holds all rankers by name in their configured order; the members of an ensemble follow it.
-    `device` is the thread that loaded the rankers. `lost` is set when the device cannot be brought back, so
+    `device` is the thread that loaded the rankers. `lost` is set when the device cannot be recovered, so
     that every call is refused, or when too many tokenizer threads hang. Only a new process helps then.
     """
 
@@ -218,7 +218,7 @@ class Engine:
 
         Nothing is reserved for it: the search call that needs the vector is admitted already, and a query is
         short. A query longer than `max_query_tokens` is cut, as it is for scoring. Shapes: -> (H,).
-        Raises: NotFound if there is no bi-encoder of that name; otherwise as `rerank`.
+        Raises: NotFound if there is not a bi-encoder of that name; otherwise as `rerank`.
         """
         encoder = self.bi_encoder(ranker)
         self.device.check_ready()
@@ -285,7 +285,7 @@ class Engine:
             async with asyncio.timeout_at(call.deadline_s):
                 await self.device.brought_back()
         except TimeoutError:
-            raise DeadlineExceeded("the deadline passed while the device was brought back") from None
+            raise DeadlineExceeded("the deadline passed while the device was recovered") from None
         self._metrics.reruns.labels(ranker.name).inc()
 
     async def _score_once(

@@ -89,7 +89,7 @@ class OwnEncoders:
             (scorer,) = load_rankers(only, DocumentCache(0))
             (loaded, *others) = scorer.members
             if others or loaded.spec.similarity is None:
-                raise ConfigError(f"ranker {name!r} is no bi-encoder")
+                raise ConfigError(f"ranker {name!r} is not a bi-encoder")
             self._loaded[name] = loaded
         return self._loaded[name]
 

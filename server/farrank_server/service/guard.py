@@ -170,10 +170,10 @@ class Guard:
             left_out = self._line_rate.left_out((caller.account, code, record.facts.get("reason")))
         elif random.random() >= self.ok_sample:
             left_out = None
-        is_told = left_out is not None
-        if not is_told and record.trace is None:
+        is_logged = left_out is not None
+        if not is_logged and record.trace is None:
             return
-        told: Facts = {
+        facts: Facts = {
             "door": str(endpoint),
             "method": method,
             "code": code.name,
@@ -182,14 +182,14 @@ class Guard:
         named = {name: value for name, value in (("ranker", ranker), ("key", key)) if value}
         if record.trace is not None:
             name = f"{RERANK_SERVICE}/{method}"
-            record.trace.end(name, code, {**told, **named, **record.facts, "request_id": record.request_id})
-        if not is_told:
+            record.trace.end(name, code, {**facts, **named, **record.facts, "request_id": record.request_id})
+        if not is_logged:
             return
         more = {"left_out": left_out} if left_out else {}
         calls_log.log(
             _LEVELS.get(code, logging.INFO),
             "call",
-            extra={"fields": {**told, **named, **record.facts, **more}, "call": record},
+            extra={"fields": {**facts, **named, **record.facts, **more}, "call": record},
         )
 
     def _count_failure(self, ranker: str, entry: Entry, error: FarrankError) -> None:

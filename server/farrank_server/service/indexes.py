@@ -119,7 +119,7 @@ class Indexes:
                     raise
             except Exception as error:
                 self._metrics.reloads.labels("failed").inc()
-                log.error("the indexes stay as they are: %s", error)
+                log.error("the indexes were not reloaded: %s", error)
                 raise
             if self._stopped:
                 await fresh.stop()
@@ -129,7 +129,7 @@ class Indexes:
             fresh.lucene.start_reporting()
             opened.show(self._metrics)
             self._metrics.reloads.labels("done").inc()
-            log.info("the indexes are opened anew")
+            log.info("reloaded the indexes")
             if old.calls:
                 self._old.add(old)
             else:

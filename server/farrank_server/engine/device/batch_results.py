@@ -409,8 +409,8 @@ def _note_batch(batch: BatchInFlight, start_s: float) -> None:
         "padded_tokens": sum(batch.positions),
     }
     traces = [trace for call in traced if (trace := call.call.record.trace) is not None]
-    told = TracedBatch(start_s, end_s, whole, traces)
+    traced_batch = TracedBatch(start_s, end_s, whole, traces)
     for trace, items in zip(traces, traced.values(), strict=True):
         trace.step("queue", min(start_s, *(item.enqueued_s for item in items)), start_s, ran)
         its: Facts = {**ran, "inputs": len(items), "tokens": sum(item.tokens for item in items)}
-        trace.step("device", start_s, end_s, its, told)
+        trace.step("device", start_s, end_s, its, traced_batch)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 # How long to wait before each attempt to bring a lost device back.
 RELOAD_DELAYS_S = (0.0, 1.0, 3.0)
 
-# A device that was brought back this many times without one successful batch in between is lost.
+# A device that was recovered this many times without one successful batch in between is lost.
 RELOADS_IN_VAIN = 3
 
 # The number of batches begun behind the running one. With one, the device stays busy while the features of
@@ -107,7 +107,7 @@ class DeviceLoop:
         self._report = report
         self._results = BatchResults(self.work, reservations, metrics, watchdog)
         self._reloads_in_vain = 0
-        self._begun: deque[BatchInFlight] = deque()
+        self._in_flight: deque[BatchInFlight] = deque()
 
     @property
     def has_succeeded(self) -> bool:
@@ -127,12 +127,12 @@ class DeviceLoop:
                     raise
                 # No exception in the loop may end the server, not even a native library's SystemExit.
                 except BaseException as error:
-                    log.exception("the device failed; bringing it back")
+                    log.exception("the device failed; recovering it")
                     if not self._recover(error):
                         return
         except GivenUp:
             log.warning("a call that hung on the device has come back; another thread has taken over")
-            self._begun.clear()
+            self._in_flight.clear()
 
     def _serve(self) -> None:
         """Take turns until a Stop message.
@@ -141,15 +141,15 @@ class DeviceLoop:
         """
         work = self.work
         while True:
-            idle = not (self._begun or work.has_work or work.doubted or work.is_stopping)
+            idle = not (self._in_flight or work.has_work or work.doubted or work.is_stopping)
             self._take_messages(wait=idle)
             if not work.is_stopping and self._run_next():
                 continue
-            if self._begun and self._begun[0].may_run:
+            if self._in_flight and self._in_flight[0].may_run:
                 # Batches of calls that come in meanwhile can begin before this batch is scored.
-                self._begun[0].wait()
-            elif self._begun:
-                self._finish_to(len(self._begun) - 1)
+                self._in_flight[0].wait()
+            elif self._in_flight:
+                self._finish_to(len(self._in_flight) - 1)
             elif work.is_stopping:
                 self._results.count()
                 return
@@ -182,19 +182,19 @@ class DeviceLoop:
         if not next_work.queue.ranker.capabilities.queued:
             # It blocks this thread until it is done, and scores of other calls should not wait for that.
             self._finish_to(0)
-        begun = BatchInFlight(next_work.queue, next_work.items, self.watchdog)
-        self._begun.append(begun)
+        batch = BatchInFlight(next_work.queue, next_work.items, self.watchdog)
+        self._in_flight.append(batch)
         # If the batch failed at once, handle that before the next batch.
-        self._finish_to(AHEAD if begun.may_run else 0)
+        self._finish_to(AHEAD if batch.may_run else 0)
 
     def _finish_to(self, left: int) -> None:
-        while len(self._begun) > left:
-            oldest = self._begun.popleft()
+        while len(self._in_flight) > left:
+            oldest = self._in_flight.popleft()
             self._results.finish(oldest, overlapped=self._may_run)
 
     @property
     def _may_run(self) -> bool:
-        return any(batch.may_run for batch in self._begun)
+        return any(batch.may_run for batch in self._in_flight)
 
     def _next_work(self) -> DeviceWork | None:
         """Choose the next turn, and answer the calls that were found past their deadline."""
@@ -215,7 +215,7 @@ class DeviceLoop:
             log.warning("ranker %s: its speed could not be measured: %s", ranker.name, error)
             return
         now = ranker.speeds.encoding.per_s
-        log.info("ranker %s: measured anew, %.0f tokens/s instead of %.0f", ranker.name, now, before)
+        log.info("ranker %s: measured again, %.0f tokens/s instead of %.0f", ranker.name, now, before)
 
     def _recover(self, error: BaseException) -> bool:
         """Answer the calls that have work on the failed device, and load the rankers again.
@@ -226,17 +226,17 @@ class DeviceLoop:
         self._report(self, DeviceState.RELOADING)
         self._results.count()
         # The batches in flight and the error's frames hold the old runtimes and their memory on the device.
-        self._begun.clear()
+        self._in_flight.clear()
         forget_locals(error)
         self._reloads_in_vain = 0 if self._results.has_succeeded else self._reloads_in_vain + 1
         self._results.has_succeeded = False
         doomed = list(self.work.started)
         for call in doomed:
-            message = f"the device failed ({error}) and is being brought back"
+            message = f"the device failed ({error}) and is being recovered"
             call.settle(Unavailable(message, reason=Reason.WORKER_DIED, retry_after_ms=1000))
             self.work.forget(call)
         if self._reloads_in_vain >= RELOADS_IN_VAIN:
-            log.error("the device was brought back %d times, and nothing succeeded on it", RELOADS_IN_VAIN)
+            log.error("the device was recovered %d times, and nothing succeeded on it", RELOADS_IN_VAIN)
             self._report(self, DeviceState.LOST)
             return False
         return self._load_anew()

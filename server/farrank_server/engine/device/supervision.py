@@ -33,7 +33,7 @@ TAKEN_WITH_IT = frozenset((Reason.WORKER_DIED, Reason.DEVICE_HUNG))
 class Device:
     """Owns the device's state. Belongs to the event loop, except that any thread may call `submit`.
 
-    `thread` is the thread that loaded the rankers. `lost` is set when the device cannot be brought back. The
+    `thread` is the thread that loaded the rankers. `lost` is set when the device cannot be recovered. The
     functions in `on_change` are called with each new state.
     """
 
@@ -73,7 +73,7 @@ class Device:
     def check_ready(self) -> None:
         """Raise if the device cannot run calls now.
 
-        Raises: Unavailable, with a retry hint while the device is being brought back.
+        Raises: Unavailable, with a retry hint while the device is being recovered.
         """
         if self.state is not DeviceState.READY:
             raise self._unavailable()
@@ -101,7 +101,7 @@ class Device:
             self.loop.inbox.put(Close(call))
 
     async def brought_back(self) -> None:
-        """Wait while the device is being brought back.
+        """Wait while the device is being recovered.
 
         Raises: Unavailable if the device is lost; the error given to `abandon`.
         """
@@ -200,7 +200,7 @@ class Device:
         if self._ends_in_vain >= RELOADS_IN_VAIN:
             self._change(DeviceState.LOST)
             return
-        message = "the device's thread ended, and the device is being brought back"
+        message = "the device's thread ended, and the device is being recovered"
         self._replace_thread(Unavailable(message, reason=Reason.WORKER_DIED, retry_after_ms=1000))
 
     def _change(self, state: DeviceState) -> None:
@@ -221,9 +221,9 @@ class Device:
 
     def _unavailable(self) -> Unavailable:
         if self.state is DeviceState.LOST:
-            message = "the device is lost and could not be brought back; ask another replica"
+            message = "the device is lost and could not be recovered; ask another replica"
             return Unavailable(message, reason=Reason.DEVICE_LOST)
-        message = "the device is being brought back; come back, or ask another replica"
+        message = "the device is being recovered; retry later, or ask another replica"
         return Unavailable(message, reason=Reason.DEVICE_RELOADING, retry_after_ms=1000)
 
     def _tick(self) -> None:
@@ -243,7 +243,7 @@ class Device:
             # Each hung thread keeps its runtimes' memory. One hung thread is tolerated, a second one is not.
             self._change(DeviceState.LOST)
             return
-        message = "the device hung and is being brought back"
+        message = "the device hung and is being recovered"
         self._replace_thread(Unavailable(message, reason=Reason.DEVICE_HUNG, retry_after_ms=1000))
 
     def _replace_thread(self, error: Unavailable) -> None:

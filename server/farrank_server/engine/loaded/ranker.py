@@ -26,7 +26,7 @@ class LoadedRanker:
     """A ranker, its runtime and its measured speed.
 
     Rankers that differ only in the limit on a document's tokens have the same `encodings_version`. `runtime`
-    belongs to the device thread and is absent while the device is being brought back. Other threads read its
+    belongs to the device thread and is absent while the device is being recovered. Other threads read its
     `capabilities` here. `load` makes a new runtime; at the start it took `load_s`. `probe` is an input known
     to be good. `runtime_reason` says why this runtime was chosen. `parity` says how closely an export matches
     its ranker.

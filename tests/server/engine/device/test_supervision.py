@@ -116,7 +116,7 @@ async def test_a_hung_device_is_brought_back_on_another_thread_and_its_calls_run
         await until(lambda: bool(states))
         assert states == [DeviceState.RELOADING]
         assert bench.count("farrank_device_state", state="reloading") == 1
-        with pytest.raises(Unavailable, match="brought back") as refused:
+        with pytest.raises(Unavailable, match="being recovered") as refused:
             await bench.rerank()
         assert refused.value.retry_after_ms
         given_up = asyncio.create_task(bench.rerank(timeout_s=0.0))
@@ -149,7 +149,7 @@ async def test_a_call_whose_deadline_passes_while_the_device_is_brought_back_is_
 
     async with open_bench(before) as bench:
         loading = hold_loading(bench)
-        with pytest.raises(DeadlineExceeded, match="while the device was brought back"):
+        with pytest.raises(DeadlineExceeded, match="while the device was recovered"):
             await bench.engine.rerank(call)
         # A drain does not wait for it, either: pending calls are refused.
         loading.released.set()
@@ -178,7 +178,7 @@ async def test_a_call_that_takes_the_device_with_it_twice_is_refused(open_bench:
         for ranker in bench.engine.loaded.values():
             sound = ranker.load
             ranker.load = lambda sound=sound: Faulty(sound(), before)  # type: ignore[misc]
-        with pytest.raises(Unavailable, match="is being brought back") as died:
+        with pytest.raises(Unavailable, match="is being recovered") as died:
             await bench.rerank((POISON,))
         assert died.value.retry_after_ms
         assert bench.count("farrank_reruns_total", ranker="maxp") == 1
@@ -205,7 +205,7 @@ async def test_a_thread_that_ends_is_replaced_and_its_calls_run_once_more(
                 serve()
 
             def recover(error: BaseException) -> bool:
-                raise RuntimeError("a bug where it is brought back")
+                raise RuntimeError("a bug where it is recovered")
 
             monkeypatch.setattr(loop, "_recover", recover)
             monkeypatch.setattr(loop, "_next_work", lambda: fails_once())
