@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from farrank_rankers.ranker import Ranker
-from farrank_training.training_set import Group
+from farrank_training.training_set import Group, TrainingSet
 from farrank_training.validation import ValidationSet
 
 MakeRanker = Callable[..., Ranker]
@@ -38,7 +38,7 @@ def triples(count: int = 8, *, others: int = 1) -> list[Group]:
 
 
 @dataclass
-class Groups:
+class Groups(TrainingSet):
     """A training set of these groups, each `times` times per epoch. It records the requested groups."""
 
     groups: Sequence[Group]
@@ -52,9 +52,6 @@ class Groups:
     def group(self, index: int, epoch: int) -> Group:
         self.asked.append((epoch, index))
         return self.groups[index % len(self.groups)]
-
-    def of_seed(self, seed: int) -> "Groups":
-        return self
 
     @property
     def checksums(self) -> Mapping[str, str]:

@@ -77,14 +77,14 @@ def train(
     """
     watcher, interrupts = watcher or SilentWatcher(), interrupts or NoInterrupts()
     check_validation(config, validated=validation is not None)
-    begun = _Beginning.of(ranker, training_set, config, seed)
+    begun = _beginning(ranker, training_set, config, seed)
     if resume and (folder / REPORT).is_file():
-        begun.check(folder, folder / REPORT)
+        _check_begun(begun, folder, folder / REPORT)
         _clean(folder)
         return read_trained(folder)
     places = folder / _CHECKPOINTS
     if resume and (folder / _BEGUN).is_file():
-        begun.check(folder, folder / _BEGUN)
+        _check_begun(begun, folder, folder / _BEGUN)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         hint = "" if resume else "; --resume goes on with a run that began there"
         raise TrainingError(f"{folder}: must be a new or an empty folder{hint}")
@@ -122,7 +122,7 @@ def train(
     checkpoint = checkpoints.last_checkpoint(places)
     if writes:
         folder.mkdir(parents=True, exist_ok=True)
-        checkpoints.write_text(folder / _BEGUN, begun.to_json())
+        checkpoints.write_text(folder / _BEGUN, _text(begun))
         if checkpoint is not None:
             rewrite_log(folder, checkpoint / checkpoints.STATE)
         else:
@@ -143,10 +143,10 @@ def train(
     if validation is not None:
         names = list(dict.fromkeys([config.measure, *DEFAULT_MEASURES]))
         measures = validation.measure(read_run(folder / DEV_RUN), names)
-    _name_origin(ranker, begun, best_step)
+    _name_origin(ranker, begun, config, best_step)
     if writes:
         save_ranker(ranker, folder)
-        report = begun.values() | {
+        report = begun | {
             "best_step": best_step,
             "steps": trainer.state.global_step,
             "measures": measures,
@@ -158,7 +158,7 @@ def train(
             "notes": list(training_set.notes),
             "versions": _versions(),
         }
-        checkpoints.write_text(folder / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+        checkpoints.write_text(folder / REPORT, _text(report))
     # Other processes may still read the best weights.
     trainer.accelerator.wait_for_everyone()
     if writes:
@@ -201,64 +201,46 @@ def read_trained(folder: Path) -> FinishedRun:
         raise TrainingError(f"{folder / REPORT} is not a training report: {error!r}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Beginning:
-    """All that determines the outcome of a run: a resumed run must have begun with the same values."""
+def _beginning(
+    ranker: Ranker, training_set: TrainingSet, config: TrainingConfig, seed: int
+) -> dict[str, Any]:
+    """Give all that determines the outcome of a run: a resumed run must have begun with the same values."""
+    return {
+        "seed": seed,
+        "settings": asdict(config),
+        "started_from": {"version": ranker.version, "provenance": dict(ranker.spec.provenance)},
+        "data": dict(training_set.checksums),
+        "groups": len(training_set),
+    }
 
-    seed: int
-    settings: Mapping[str, Any]
-    ranker: str
-    provenance: Mapping[str, str]
-    data: Mapping[str, str]
-    groups: int
 
-    @classmethod
-    def of(cls, ranker: Ranker, training_set: TrainingSet, config: TrainingConfig, seed: int) -> "_Beginning":
-        return cls(
-            seed,
-            asdict(config),
-            ranker.version,
-            dict(ranker.spec.provenance),
-            dict(training_set.checksums),
-            len(training_set),
+def _text(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def _check_begun(begun: Mapping[str, Any], folder: Path, path: Path) -> None:
+    """Check that a resumed run began with these values. Raises: TrainingError naming the difference."""
+    known, now = _read_json(path), json.loads(_text(begun))
+    for name, value in now.items():
+        before = known.get(name)
+        if before == value:
+            continue
+        if isinstance(value, dict) and isinstance(before, dict):
+            key = next(each for each in {**value, **before} if value.get(each) != before.get(each))
+            name, before, value = key, before.get(key), value.get(key)
+        raise TrainingError(
+            f"--resume {folder}: the run began with {name} {before!r}, but now it is {value!r}"
         )
 
-    def values(self) -> dict[str, Any]:
-        return {
-            "seed": self.seed,
-            "settings": dict(self.settings),
-            "started_from": {"version": self.ranker, "provenance": dict(self.provenance)},
-            "data": dict(self.data),
-            "groups": self.groups,
-        }
 
-    def to_json(self) -> str:
-        return json.dumps(self.values(), indent=2, ensure_ascii=False) + "\n"
-
-    def check(self, folder: Path, path: Path) -> None:
-        """Check that a resumed run began with these values. Raises: TrainingError naming the difference."""
-        known, now = _read_json(path), json.loads(self.to_json())
-        for name, value in now.items():
-            before = known.get(name)
-            if before == value:
-                continue
-            if isinstance(value, dict) and isinstance(before, dict):
-                key = next(each for each in {**value, **before} if value.get(each) != before.get(each))
-                name, before, value = key, before.get(key), value.get(key)
-            raise TrainingError(
-                f"--resume {folder}: the run began with {name} {before!r}, but now it is {value!r}"
-            )
-
-
-def _name_origin(ranker: Ranker, begun: _Beginning, best_step: int) -> None:
+def _name_origin(ranker: Ranker, begun: Mapping[str, Any], config: TrainingConfig, best_step: int) -> None:
     """Record the weights' origin in the spec; the version does not depend on it."""
     reader = ranker.reader
-    settings = TrainingConfig(**begun.settings)
     trained = {
-        "trained_from": begun.ranker,
-        "training_settings": settings.digest,
-        "training_data": ", ".join(f"{name} {digest[:16]}" for name, digest in begun.data.items()),
-        "training_seed": str(begun.seed),
+        "trained_from": begun["started_from"]["version"],
+        "training_settings": config.digest,
+        "training_data": ", ".join(f"{name} {digest[:16]}" for name, digest in begun["data"].items()),
+        "training_seed": str(begun["seed"]),
         "best_step": str(best_step),
     }
     spec = replace(reader.spec, provenance=dict(reader.spec.provenance) | trained)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from farrank_training.byte_spans import ByteSpans
 from farrank_training.checksums import checksums
@@ -39,23 +39,26 @@ class Group:
     teacher: tuple[float, ...] | None = None
 
 
-class TrainingSet(Protocol):
+class TrainingSet:
     """Groups of an epoch, all of one size.
 
     A group is the same in every process: the draws depend on the seed, the epoch and the query_id alone.
+    `notes` say what was left out, a line each, for the person who started the training.
     """
+
+    notes: Sequence[str]
 
     def __len__(self) -> int:
         """Count the groups of an epoch."""
-        ...
+        raise NotImplementedError
 
     def group(self, index: int, epoch: int) -> Group:
         """Draw a query's documents for an epoch; the texts are read now."""
-        ...
+        raise NotImplementedError
 
     def of_seed(self, seed: int) -> "TrainingSet":
-        """Give the same set with another seed's draws; nothing is read again."""
-        ...
+        """Give the same set with another seed's draws, if it draws; nothing is read again."""
+        return self
 
     @property
     def checksums(self) -> Mapping[str, str]:
@@ -63,12 +66,35 @@ class TrainingSet(Protocol):
 
         Pipes and standard input cannot be read again and are left out.
         """
-        ...
+        return {}
+
+
+class _Files:
+    """The files that a set was read from."""
+
+    def __init__(self, *paths: Path) -> None:
+        self._paths = list(dict.fromkeys(map(str, paths)))
+
+    @cached_property
+    def checksums(self) -> dict[str, str]:
+        """Hash each file, once for all seeds."""
+        return checksums(self._paths)
+
+
+@dataclass(frozen=True)
+class _FileSet(TrainingSet):
+    """A set that was read from files."""
+
+    files: _Files
+    notes: Sequence[str]
+    seed: int
+
+    def of_seed(self, seed: int) -> TrainingSet:
+        return replace(self, seed=seed)
 
     @property
-    def notes(self) -> Sequence[str]:
-        """Say what was left out, a line each, for the person who started the training."""
-        ...
+    def checksums(self) -> Mapping[str, str]:
+        return self.files.checksums
 
 
 def judged_set(
@@ -127,7 +153,8 @@ def judged_set(
     if store.blank:
         notes.append(f"{store.blank:,} of {len(wanted):,} judged or candidate documents are blank")
     notes += _notes(reasons, len(texts), sum(len(each.negatives) < negatives for each in kept), negatives)
-    return _Judged(_Files([queries, qrels, candidates, *collections]), notes, store, kept, negatives, seed)
+    files = _Files(queries, qrels, candidates, *collections)
+    return _Judged(files, notes, seed, store, kept, negatives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +168,10 @@ class _JudgedQuery:
 
 
 @dataclass(frozen=True)
-class _Judged:
-    files: "_Files"
-    notes: list[str]
+class _Judged(_FileSet):
     store: TextStore
     queries: list[_JudgedQuery]
     negatives: int
-    seed: int
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -156,13 +180,6 @@ class _Judged:
         each = self.queries[index]
         chosen = _pick(each.positives, each.negatives, self.negatives, self.seed, epoch, each.query_id)
         return Group(each.query_id, each.query, tuple(map(self.store.text_at, chosen)))
-
-    def of_seed(self, seed: int) -> TrainingSet:
-        return replace(self, seed=seed)
-
-    @property
-    def checksums(self) -> Mapping[str, str]:
-        return self.files.checksums
 
 
 def triples_set(path: Path) -> TrainingSet:
@@ -179,13 +196,13 @@ def triples_set(path: Path) -> TrainingSet:
         raise InputError(
             f"{path}: the file is empty; expected lines of query<TAB>relevant text<TAB>other text"
         )
-    return _Triples(_Files([path]), [], spans, numbers)
+    return _Triples(_Files(path), [], 0, spans, numbers)
 
 
 @dataclass(frozen=True)
-class _Triples:
-    files: "_Files"
-    notes: list[str]
+class _Triples(_FileSet):
+    """Nothing is drawn: the seed has no influence."""
+
     spans: ByteSpans
     numbers: "array[int]"
 
@@ -195,13 +212,6 @@ class _Triples:
     def group(self, index: int, epoch: int) -> Group:
         query, *documents = _read_triple(self.spans.place(index), self.spans.read(index))
         return Group(str(self.numbers[index]), query, tuple(documents))
-
-    def of_seed(self, seed: int) -> TrainingSet:
-        return self  # nothing is drawn
-
-    @property
-    def checksums(self) -> Mapping[str, str]:
-        return self.files.checksums
 
 
 def _read_triple(where: str, line: bytes) -> list[str]:
@@ -248,9 +258,8 @@ def jsonl_set(path: Path, *, negatives: int = 1, seed: int = 0) -> TrainingSet:
         raise InputError(
             f'{path}: the file is empty; expected lines of {{"query": …, "pos": […], "neg": […]}}'
         )
-    return _Jsonl(
-        _Files([path]), _notes(reasons, lines, repeating, negatives), spans, numbers, negatives, seed
-    )
+    notes = _notes(reasons, lines, repeating, negatives)
+    return _Jsonl(_Files(path), notes, seed, spans, numbers, negatives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,13 +321,10 @@ def _list(where: str, values: dict[str, Any], name: str) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class _Jsonl:
-    files: "_Files"
-    notes: list[str]
+class _Jsonl(_FileSet):
     spans: ByteSpans
     numbers: "array[int]"
     negatives: int
-    seed: int
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -329,25 +335,6 @@ class _Jsonl:
         chosen = _pick(listed.positives, listed.negatives, self.negatives, self.seed, epoch, query_id)
         scores = tuple(score for _, score in chosen if score is not None)
         return Group(query_id, listed.query, tuple(text for text, _ in chosen), scores or None)
-
-    def of_seed(self, seed: int) -> TrainingSet:
-        return replace(self, seed=seed)
-
-    @property
-    def checksums(self) -> Mapping[str, str]:
-        return self.files.checksums
-
-
-class _Files:
-    """The files that a set was read from."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = list(dict.fromkeys(map(str, paths)))
-
-    @cached_property
-    def checksums(self) -> dict[str, str]:
-        """Hash each file, once for all seeds."""
-        return checksums(self._paths)
 
 
 def drawn(count: int, of: int, *key: object) -> list[int]:
