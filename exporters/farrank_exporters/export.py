@@ -2,9 +2,8 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Unpack
@@ -37,6 +36,7 @@ from farrank_rankers.exports.manifest import (
 from farrank_rankers.files.model_files import DIFFERENCE_FILE, SPEC_FILE, lists_members, locate
 from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.files.save import save_ranker
+from farrank_rankers.package_versions import package_versions
 from farrank_rankers.ranker import Ranker
 from farrank_runtimes.runtime import DeviceAbsent, Placement, PrecisionAbsent, Runtime, RuntimeAbsent
 from farrank_runtimes.runtime_table import RUNTIMES, check_here, open_export, readers_of
@@ -221,11 +221,7 @@ def export_ranker(
 
 def versions() -> dict[str, str]:
     """Give the versions of the packages that can change an export."""
-    found = {}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+    return package_versions(_PACKAGES)
 
 
 def runtimes_for(

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 from farrank_rankers.errors import AttentionAbsent
+from farrank_rankers.package_versions import package_version
 from farrank_rankers.packed.flash_kernels import FLASH_ATTN, FlashAttention
 from farrank_runtimes.machine import nvidia_driver
 from farrank_runtimes.runtime import DeviceAbsent, Placement, Precision, PrecisionAbsent, RuntimeAbsent
@@ -107,9 +107,9 @@ def find_attention() -> list[FoundKernel]:
     from farrank_rankers.packed.flex_attention import TRITON, check_compiler
 
     return [
-        _kernel(FLASH_ATTN, _installed(FLASH_ATTN), FlashAttention),
+        _kernel(FLASH_ATTN, package_version(FLASH_ATTN), FlashAttention),
         FoundKernel("torch varlen", torch.__version__, None),
-        _kernel("torch flex", _installed(TRITON), check_compiler),
+        _kernel("torch flex", package_version(TRITON), check_compiler),
     ]
 
 
@@ -119,10 +119,3 @@ def _kernel(name: str, installed: str | None, use: Callable[[], object]) -> Foun
     except AttentionAbsent as absent:
         return FoundKernel(name, installed, str(absent))
     return FoundKernel(name, installed, None)
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -5,16 +5,15 @@ imported when its runtime is first considered, and with it the runtime's library
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
 from farrank_rankers.exports.export_folder import ExportedRanker
 from farrank_rankers.exports.manifest import ExportFormat
 from farrank_rankers.exports.published_files import PublishedFormat
+from farrank_rankers.package_versions import package_version
 from farrank_runtimes.graph_files import EncoderGraph, GraphFiles
 from farrank_runtimes.runtime import Placement, Precision, Runtime, RuntimeAbsent
 
@@ -117,10 +116,7 @@ def readers_of(form: ExportFormat, precision: Precision) -> tuple[str, ...]:
 
 def installed_version(runtime: str) -> str | None:
     """Return the installed release of a runtime's library; None if there is none."""
-    for package in RUNTIMES[runtime].packages:
-        with suppress(PackageNotFoundError):
-            return version(package)
-    return None
+    return next(filter(None, map(package_version, RUNTIMES[runtime].packages)), None)
 
 
 def check_here(runtime: str, precision: Precision, placement: Placement) -> None:

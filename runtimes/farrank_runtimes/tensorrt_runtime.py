@@ -9,13 +9,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from farrank_rankers.exports.export_folder import checksum
+from farrank_rankers.package_versions import package_version
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
 from farrank_runtimes.exported_runtime import ExportedRuntime
 from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, RunGraph
@@ -177,20 +177,13 @@ def engine_folder(encoder: Path, precision: Precision, device: torch.device) -> 
         "precision": precision,
         "gpu": torch.cuda.get_device_name(device),
         "compute_capability": f"{major}{minor}",
-        "onnxruntime": _version("onnxruntime-gpu"),
+        "onnxruntime": package_version("onnxruntime-gpu") or "unknown",
         # The wheel in which ONNX Runtime's provider finds TensorRT. If TensorRT comes from elsewhere, it
         # refuses engines of another version itself.
-        "tensorrt": _version("tensorrt-cu13-libs"),
+        "tensorrt": package_version("tensorrt-cu13-libs") or "unknown",
     }
     digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
     return f"sm{key['compute_capability']}-tensorrt-{key['tensorrt']}-{digest}"
-
-
-def _version(wheel: str) -> str:
-    try:
-        return metadata.version(wheel)
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _writable(folder: Path) -> Path | None:

@@ -103,7 +103,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     told |= {"onnxruntime-gpu": "1.31.1", "tensorrt-cu13-libs": "10.16.1.11"}
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: told["gpu"])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: told["capability"])
-    monkeypatch.setattr("importlib.metadata.version", lambda wheel: told[wheel])
+    monkeypatch.setattr("farrank_rankers.package_versions.version", lambda wheel: told[wheel])
     return told
 
 

@@ -118,11 +118,6 @@ class TrainingConfig:
                 f"negatives_from is {self.negatives_from}; it must be at least the {self.negatives} negatives"
             )
 
-    @property
-    def groups_per_step(self) -> int:
-        """Groups that a step learns from, on all processes together."""
-        return self.batch_size * self.accumulation
-
     def accumulation_of(self, processes: int) -> int:
         """Batches that each process reads in a step.
 

@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from farrank_rankers.files.save import save_ranker
+from farrank_rankers.package_versions import package_versions
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_training import checkpoints
@@ -156,7 +156,7 @@ def train(
             "device": str(trainer.args.device),
             "processes": trainer.args.world_size,
             "notes": list(training_set.notes),
-            "versions": _versions(),
+            "versions": package_versions(_PACKAGES),
         }
         checkpoints.write_text(folder / REPORT, _text(report))
     # Other processes may still read the best weights.
@@ -267,13 +267,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise TrainingError(f"{path} must hold a JSON object")
     return values
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions

@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farrank_cli.exit_codes import DONE
 from farrank_cli.flags import flag
 from farrank_cli.terminal import counted
+from farrank_rankers.package_versions import package_version
 from farrank_runtimes import machine
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 def examine() -> Findings:
     """Examine everything. Without the server's packages only the machine is described."""
     processor, memory = machine.processor(), machine.memory()
-    packages = {name: _version(name) for name in _PACKAGES}
+    packages = {name: package_version(name) for name in _PACKAGES}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     base = (version("farrank"), platform.python_version(), system, packages, processor, memory)
     try:
@@ -104,13 +105,6 @@ def examine() -> Findings:
     hub = _cache("hub", _hub_folder(), "models--*")
     advice = advise(processor, gpus, runtimes, attention, kept.entries)
     return Findings(*base, None, gpus, runtimes, attention, _search(), (kept, hub), advice)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _search() -> Search:
@@ -131,7 +125,7 @@ def _search() -> Search:
         missing += error.problems
     except OSError as error:
         missing.append(f"{home}: {error.strerror}")
-    return Search(release, str(home) if home else None, _version("pyserini"), tuple(missing))
+    return Search(release, str(home) if home else None, package_version("pyserini"), tuple(missing))
 
 
 def _hub_folder() -> Path:
