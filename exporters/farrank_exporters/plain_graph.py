@@ -24,7 +24,6 @@ from farrank_rankers.family import BiEncoderOptions
 from farrank_rankers.features import PaddedFeatures
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Role
-from farrank_runtimes.published_runtime import OWN_ATTENTION
 
 PlainOutput = Literal["logits", "last_hidden_state"]
 
@@ -38,7 +37,7 @@ def why_not_plain(ranker: Ranker) -> str | None:
         return f"transformers itself lacks {architecture}"
     if architecture == STATIC:
         return "static embeddings are looked up, not computed"
-    if architecture in OWN_ATTENTION:
+    if encoder.facts.known.own_attention:
         return f"the attention of {architecture} depends on the query or on the batch"
     if encoder.position_step > 1:
         return f"position_step is {encoder.position_step}, but plain graphs count positions one by one"

@@ -26,7 +26,9 @@ class Architecture:
     max_position_embeddings and type_vocab_size. `counts_after_pad`: position ids start at pad_token_id + 1,
     and are derived from the token ids if none are given. `is_causal`: a token sees only tokens before it, so
     the first token has no information about the others. `pooling` is the pooling of its training. `framed`:
-    special tokens surround its texts.
+    special tokens surround its texts. `own_attention`: attention depends on the query's tokens or on the
+    longest input, which a graph of transformers' inputs alone cannot express. `length_decides`: it depends on
+    the longest input, which is fixed in an exported graph.
     """
 
     forms: str = ""
@@ -36,6 +38,8 @@ class Architecture:
     is_causal: bool = False
     pooling: Pooling = "cls"
     framed: bool = True
+    own_attention: bool = False
+    length_decides: bool = False
 
 
 # By transformers' model_type, or our own name of a backbone that transformers lacks. Other architectures
@@ -43,7 +47,7 @@ class Architecture:
 ARCHITECTURES: Mapping[str, Architecture] = {
     "albert": Architecture(positions=512, token_types=2),
     "bert": Architecture("bert:BERT", positions=512, token_types=2),
-    "big_bird": Architecture("big_bird:BIG_BIRD"),
+    "big_bird": Architecture("big_bird:BIG_BIRD", own_attention=True, length_decides=True),
     "camembert": Architecture("bert:ROBERTA", counts_after_pad=True),
     "convbert": Architecture(positions=512, token_types=2),
     "data2vec-text": Architecture("bert:ROBERTA", counts_after_pad=True),
@@ -55,7 +59,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "ibert": Architecture(counts_after_pad=True),
     "jina": Architecture("alibi_bert:ALIBI_BERT", token_types=2, pooling="mean"),
     "llama": Architecture("llama:LLAMA", is_causal=True, pooling="mean"),
-    "longformer": Architecture("longformer:LONGFORMER", counts_after_pad=True),
+    "longformer": Architecture("longformer:LONGFORMER", counts_after_pad=True, own_attention=True),
     "mobilebert": Architecture(positions=512, token_types=2),
     "modernbert": Architecture("modernbert:MODERNBERT", positions=8192),
     "mosaic": Architecture("alibi_bert:ALIBI_BERT", token_types=2),
@@ -90,9 +94,9 @@ class BackboneFacts:
     pooling: Pooling = "cls"
 
     @property
-    def framed(self) -> bool:
-        """Whether special tokens surround its texts."""
-        return ARCHITECTURES.get(self.architecture, Architecture()).framed
+    def known(self) -> Architecture:
+        """The facts of its architecture."""
+        return ARCHITECTURES.get(self.architecture, Architecture())
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "BackboneFacts":

@@ -190,7 +190,7 @@ class Reader:
 
     def _alone(self, *runs: Run) -> EncoderInput:
         """Put special tokens around a text that is encoded separately."""
-        if not self.backbone.framed and not any(len(ids) for ids, _ in runs):
+        if not self.backbone.known.framed and not any(len(ids) for ids, _ in runs):
             # An input needs at least one position; nothing reads this one.
             runs = ((np.array([self.pad_id], dtype=np.int32), Role.PADDING),)
         return self._framed([], runs) if self._framed_as_pairs else self._framed(runs)
@@ -218,7 +218,7 @@ class Reader:
                 f"{self.spec.max_query_tokens}: an input of {self.max_input_tokens} tokens (special tokens "
                 f"included) would exceed the {limit} positions of {self.spec.backbone}"
             )
-        if self.spec.plan == "dual" and self.backbone.framed and not self._frame.special_tokens:
+        if self.spec.plan == "dual" and self.backbone.known.framed and not self._frame.special_tokens:
             raise SourceError("tokenizer.json adds no special token: an empty document would have no input")
         words = self.tokenizer.tokenizer.get_vocab_size()
         if self.backbone.vocabulary is not None and words > self.backbone.vocabulary:
@@ -276,7 +276,7 @@ def _frame_of(family: Family, tokenizer: TextTokenizer, backbone: BackboneFacts)
     code; a cross-encoder was trained with its tokenizer's own pair. A table of vectors has none.
     Raises: SpecError if the backbone cannot tell a query from a document in one input.
     """
-    if not backbone.framed:
+    if not backbone.known.framed:
         if family.reads_as != "dual":
             raise SpecError("family must be biencoder: static embeddings read no query and document together")
         return Frame.without_special_tokens()

@@ -43,8 +43,6 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 # The output to read is the first of these. Vectors of tokens are pooled as the model's own files say.
 _LOGITS = ("logits",)
 _VECTORS = ("token_embeddings", "last_hidden_state", "sentence_embedding")
-# Their attention depends on the query's tokens, or on the longest input; in a graph it is fixed.
-OWN_ATTENTION = frozenset({"longformer", "big_bird"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +96,7 @@ def open_published(file: PublishedFile, source: str, overrides: Overrides) -> Op
 def _checked(graph: PublishedGraph, reader: Reader, config: Mapping[str, Any]) -> tuple[str, Shape]:
     """Compare a graph with the ranker's inputs and outputs; return the output to read, and its shape."""
     path, spec = graph.file.path, reader.spec
-    if reader.backbone.architecture in OWN_ATTENTION:
+    if reader.backbone.known.own_attention:
         raise ExportError(
             f"{path}: the attention of {reader.backbone.architecture} depends on the query or on the batch, "
             "and a published graph has one fixed; serve the model with torch, or export it by farrank export"

@@ -49,6 +49,11 @@ def attention_type(spec: RankerSpec, config: Any) -> Literal["original_full", "b
     return "original_full"
 
 
+def prepare(spec: RankerSpec, config: Any) -> None:
+    """Fix the attention."""
+    config.attention_type = attention_type(spec, config)
+
+
 def shortest_sparse_input(config: Any) -> int:
     """Count the tokens of the shortest input of whole blocks that transformers reads sparsely (768)."""
     blocks: int = 5 + 2 * config.num_random_blocks + 1
@@ -200,4 +205,6 @@ class PackedBigBird(PackedBert):
         )
 
 
-BIG_BIRD = Forms(call=each_at_its_own_length, packed=PackedBigBird, head=first_alone, dense=dense_layers)
+BIG_BIRD = Forms(
+    prepare=prepare, call=each_at_its_own_length, packed=PackedBigBird, head=first_alone, dense=dense_layers
+)

@@ -7,8 +7,7 @@ from torch import nn
 
 from farrank_rankers.backbone_facts import STATIC, own_backbone
 from farrank_rankers.backbones.alibi_bert import build_alibi_bert
-from farrank_rankers.backbones.big_bird import attention_type
-from farrank_rankers.backbones.modernbert import prepared
+from farrank_rankers.backbones.forms import forms_of
 from farrank_rankers.backbones.published_config import as_installed
 from farrank_rankers.backbones.static_embedding import StaticEmbedding
 from farrank_rankers.errors import SourceError
@@ -71,10 +70,7 @@ def build_classifier(spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
 
 def _prepared(spec: RankerSpec, config: Mapping[str, Any]) -> Any:
     built = transformers_config(config)
-    if built.model_type == "big_bird":
-        built.attention_type = attention_type(spec, built)
-    if built.model_type == "modernbert":
-        built = prepared(built)
+    forms_of(built.model_type).prepare(spec, built)
     if getattr(built, "attn_logit_softcapping", None) is not None:
         # torch's own attention has no soft cap, and transformers 4 would silently leave it out.
         built._attn_implementation = "eager"

@@ -24,6 +24,7 @@ from farrank_rankers.packed.packed_backbone import (
     as_written,
 )
 from farrank_rankers.packed.stream import TokenStream
+from farrank_rankers.spec import RankerSpec
 
 # Called with the backbone, the roles of its inputs' positions (P, L), and the backbone's own keywords.
 Call = Callable[[nn.Module, Tensor, Mapping[str, Any]], Any]
@@ -48,6 +49,10 @@ def as_it_is(backbone: nn.Module, roles: Tensor, inputs: Mapping[str, Any]) -> A
     return backbone(**inputs)
 
 
+def as_published(spec: RankerSpec, config: Any) -> None:
+    """Change nothing."""
+
+
 def nothing(model: Any) -> Iterable[Replacement]:
     """Replace nothing."""
     return ()
@@ -57,12 +62,14 @@ def nothing(model: Any) -> Iterable[Replacement]:
 class Forms:
     """The functions that call, pack and change an architecture; the defaults fit most of transformers.
 
-    `packed` reads streams; `packed_in_classifier` does so below a classifier if that differs; `head` makes
-    logits from a stream. `packs_unfused`: streams are faster even without a fused attention kernel. `dense`
-    lists the replacements for a graph with a free length, `first_tokens` those that let the last layer
-    compute only first tokens, (P, 1, H).
+    `prepare` changes transformers' configuration before the backbone is built. `packed` reads streams;
+    `packed_in_classifier` does so below a classifier if that differs; `head` makes logits from a stream.
+    `packs_unfused`: streams are faster even without a fused attention kernel. `dense` lists the replacements
+    for a graph with a free length, `first_tokens` those that let the last layer compute only first tokens,
+    (P, 1, H).
     """
 
+    prepare: Callable[[RankerSpec, Any], None] = as_published
     call: Call = as_it_is
     packed: type[PackedTransformer] | None = None
     packed_in_classifier: type[PackedTransformer] | None = None

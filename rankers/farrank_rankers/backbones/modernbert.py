@@ -24,9 +24,10 @@ from farrank_rankers.packed.packed_backbone import (
 )
 from farrank_rankers.packed.pattern import EVERY_TOKEN, Heads, Pattern, counting_places
 from farrank_rankers.packed.stream import TokenStream
+from farrank_rankers.spec import RankerSpec
 
 
-def prepared(config: Any) -> Any:
+def prepare(spec: RankerSpec, config: Any) -> None:
     """Make transformers compute in the given precision, and compile nothing.
 
     With flash_attn installed, transformers 4 would use it for fp32, too, and round to bf16. With Triton
@@ -34,7 +35,6 @@ def prepared(config: Any) -> Any:
     """
     config._attn_implementation = "sdpa"
     config.reference_compile = False
-    return config
 
 
 def is_local(layer: Any) -> bool:
@@ -189,5 +189,9 @@ def pooled_by_config(model: Any, tokens: TokenStream, hidden: Tensor) -> Tensor:
 # Two of three layers compute only the scores of near tokens; transformers computes all and masks them. On a
 # CPU, streams took 0.8 of the time with inputs of 128 tokens, and a third with 8,192.
 MODERNBERT = Forms(
-    call=with_normed_states, packed=PackedModernBert, head=pooled_by_config, packs_unfused=True
+    prepare=prepare,
+    call=with_normed_states,
+    packed=PackedModernBert,
+    head=pooled_by_config,
+    packs_unfused=True,
 )

@@ -162,9 +162,6 @@ def writing_export(artifact: Path, name: str, *, replace: bool = False) -> Itera
 _TEXTS = (SPEC_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json")
 _WEIGHTS = ".safetensors"
 
-# Backbones whose attention depends on the longest input, which is fixed in the graph.
-_LENGTH_DECIDES = frozenset({"big_bird"})
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExportedRanker:
@@ -211,7 +208,7 @@ def check_within(made_for: Reader, asked: Reader) -> None:
                 f"{field} is {getattr(now, field)!r}; the export was made for {getattr(then, field)!r}: "
                 "serve the ranker with torch, or export one that has it"
             )
-    exactly = asked.backbone.architecture in _LENGTH_DECIDES
+    exactly = asked.backbone.known.length_decides
     longest, limit = asked.max_input_tokens, made_for.max_input_tokens
     if longest > limit or (exactly and longest != limit):
         raise SpecError(
