@@ -114,10 +114,6 @@ class TokenizerFiles:
         """Keep only tokenizer.json, for a model whose tokenizer has no class of transformers."""
         return replace(self, config_json=json.dumps({"tokenizer_class": "Tokenizer"}))
 
-    def as_configured(self) -> str:
-        """Give the text of `configured`."""
-        return self.configured()[1]
-
     def configured(self) -> tuple[dict[str, Any], str]:
         """Give tokenizer.json, parsed and as text, with BERT's normalizer of the configuration or its class.
 

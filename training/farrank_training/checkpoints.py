@@ -10,10 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-
-from farrank_rankers.errors import WeightsError
+from farrank_rankers.files import weights
 from farrank_rankers.files.weights import FILE, distinct, fill, read_weights
 from farrank_rankers.ranker import Ranker
 from farrank_training.errors import TrainingError
@@ -76,10 +73,7 @@ def write_weights(ranker: Ranker, folder: Path) -> None:
     Raises: WeightsError if they cannot be written.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(ranker).items()}
-    try:
-        save_file(tensors, folder / FILE)
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{folder / FILE} cannot be written: {error}") from error
+    weights.write_weights(tensors, folder / FILE)
 
 
 def read_into(ranker: Ranker, folder: Path) -> None:
@@ -95,13 +89,13 @@ def keep_best(folder: Path, step: int) -> None:
 
     Raises: TrainingError if the file cannot be written.
     """
-    weights = step_folder(folder, step) / FILE
+    newest = step_folder(folder, step) / FILE
 
     def copied(unfinished: Path) -> None:
         try:
-            os.link(weights, unfinished)
+            os.link(newest, unfinished)
         except OSError:  # a file system without links
-            shutil.copyfile(weights, unfinished)
+            shutil.copyfile(newest, unfinished)
 
     _replace(folder / f"best-{step}.safetensors", copied)
 
@@ -115,14 +109,8 @@ def forget_best(folder: Path, but: int) -> None:
 
 def read_best(ranker: Ranker, folder: Path, step: int) -> None:
     """Copy the best weights into the ranker. Raises: WeightsError if they are damaged."""
-    from safetensors.torch import load_file
-
     path = folder / f"best-{step}.safetensors"
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{path} is damaged or no safetensors file: {error}") from error
-    fill(ranker, tensors, path)
+    fill(ranker, weights.read_tensors(path), path)
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

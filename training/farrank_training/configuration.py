@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from farrank_rankers.errors import SourceError
-from farrank_rankers.json_values import read_fields, read_text, read_value
+from farrank_rankers.json_values import parse_json, read_fields, read_text, read_value
 from farrank_training.errors import TrainingError
 
 Loss = Literal["hinge", "ranknet", "cross-entropy", "margin-mse"]
@@ -162,16 +162,12 @@ def settings() -> Iterator[tuple[str, Any, SettingRule]]:
 def _tree(path: Path) -> Any:
     if path.suffix not in (".json", ".yaml", ".yml"):
         raise TrainingError(f"{path}: settings must be in a .json, .yaml or .yml file")
-    text = read_text(path)
     if path.suffix == ".json":
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise TrainingError(f"{path} is not JSON: {error}") from error
+        return parse_json(path)
     import yaml
 
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.safe_load(read_text(path))
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise TrainingError(f"{path}{line}: not YAML: {error.problem}") from error

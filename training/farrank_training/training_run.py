@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from farrank_rankers.files.save import save_ranker
+from farrank_rankers.json_values import read_json
 from farrank_rankers.package_versions import package_versions
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
@@ -186,9 +187,9 @@ def _clean(folder: Path) -> None:
 def read_trained(folder: Path) -> FinishedRun:
     """Read the report of a finished run.
 
-    Raises: TrainingError if its training.json is damaged.
+    Raises: SourceError if its training.json cannot be read; TrainingError if it is no report.
     """
-    report = _read_json(folder / REPORT)
+    report = read_json(folder / REPORT)
     try:
         return FinishedRun(
             folder,
@@ -219,8 +220,11 @@ def _text(values: Mapping[str, Any]) -> str:
 
 
 def _check_begun(begun: Mapping[str, Any], folder: Path, path: Path) -> None:
-    """Check that a resumed run began with these values. Raises: TrainingError naming the difference."""
-    known, now = _read_json(path), json.loads(_text(begun))
+    """Check that a resumed run began with these values.
+
+    Raises: TrainingError naming the difference; SourceError if the file cannot be read.
+    """
+    known, now = read_json(path), json.loads(_text(begun))
     for name, value in now.items():
         before = known.get(name)
         if before == value:
@@ -257,13 +261,3 @@ def put_run(path: Path, run: Run) -> None:
     unfinished = path.with_name(f"{path.name}.unfinished")
     write_run(unfinished, run, tag="farrank")
     unfinished.replace(path)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TrainingError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise TrainingError(f"{path} must hold a JSON object")
-    return values

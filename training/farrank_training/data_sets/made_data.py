@@ -110,7 +110,8 @@ def record(
     Raises: InputError if an input cannot be read again.
     """
     source, opened = tokenizer
-    digest = hashlib.sha256(opened.files.as_configured().encode()).hexdigest()
+    _, tokenizer_json = opened.files.configured()
+    digest = hashlib.sha256(tokenizer_json.encode()).hexdigest()
     names = Counter(path.name for path in inputs)
     hashed = {Path(path): digest for path, digest in checksums(inputs).items()}
     return {
