@@ -74,16 +74,6 @@ def save_ensemble(ensemble: Ensemble, folder: str | Path) -> None:
     (folder / SPEC_FILE).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
 
 
-def open_ensemble(source: str | Path, *, download: bool = False) -> Ensemble:
-    """Open an ensemble with all its members' weights.
-
-    Raises: SourceError, SpecError or WeightsError, naming the file and what is wrong with it.
-    """
-    from farrank_rankers.files.open import open_ranker
-
-    return Ensemble({name: open_ranker(folder) for name, folder in member_folders(source, download).items()})
-
-
 def is_ensemble(source: str | Path, *, download: bool = False) -> bool:
     """Check whether a source is an ensemble's folder.
 

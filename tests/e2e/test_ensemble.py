@@ -16,10 +16,11 @@ from farrank_client import (
     ResourceExhausted,
     RetryPolicy,
 )
-from farrank_rankers.ensemble import Ensemble, open_ensemble, save_ensemble
+from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
 from farrank_server.config.schema import DeviceConfig, LimitsConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.replica import Replica
+from support.ensembles import open_ensemble
 
 QUERY = "where does the river rise"
 TEXTS = [f"the river rises in the mountains {'and goes on ' * n}" for n in (0, 50, 400)]

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from farrank_rankers.chunking import Chunking
-from farrank_rankers.ensemble import Ensemble, is_ensemble, open_ensemble, save_ensemble
+from farrank_rankers.ensemble import Ensemble, is_ensemble, save_ensemble
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
+from support.ensembles import open_ensemble
 
 QUERY = "neural query"
 DOCUMENTS = ["search engine ranks passages of the long document " * 4, "hello world", ""]
