@@ -39,7 +39,7 @@ class IndexStores:
                 raise ConfigError(
                     f"{index / key}: goes up to the place {places}, and the index up to {manifest.places}: "
                     "it belongs to another change of the index; restore the whole folder, or index the "
-                    "collection anew"
+                    "collection again"
                 )
 
     @property

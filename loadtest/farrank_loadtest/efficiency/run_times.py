@@ -171,7 +171,7 @@ class Results:
 
         Raises: LoadtestError if it cannot be written.
         """
-        document = asdict(_Kept(FORMAT, self.conditions, self.command, tuple(self.measured.values())))
+        document = asdict(_SavedTimes(FORMAT, self.conditions, self.command, tuple(self.measured.values())))
         fresh = folder / f".{FILE}.new"
         with writing_to(folder):
             fresh.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -184,14 +184,14 @@ class Results:
         Raises: InputError naming the file if it is something else.
         """
         path = folder / FILE
-        kept = read_kept(path, _Kept, "farrank loadtest efficiency")
+        kept = read_kept(path, _SavedTimes, "farrank loadtest efficiency")
         if kept.format != FORMAT:
             raise InputError(f"{path}: format is {kept.format}; it must be {FORMAT}")
         return cls(kept.conditions, kept.command, {each.ranker: each for each in kept.measured})
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _SavedTimes:
     format: int
     conditions: Conditions
     command: str

@@ -230,7 +230,7 @@ class Engine:
             if error.reason not in TAKEN_WITH_IT:
                 raise
             forget_locals(error)
-        await self._brought_back(encoder, call)
+        await self._wait_until_recovered(encoder, call)
         return await self._encode_once(encoder, call)
 
     async def _encode_once(self, encoder: LoadedRanker, call: RerankCall) -> NDArray[np.float32]:
@@ -272,18 +272,18 @@ class Engine:
             if error.reason not in TAKEN_WITH_IT:
                 raise
             forget_locals(error)
-        await self._brought_back(ranker, call)
+        await self._wait_until_recovered(ranker, call)
         self._reservations.begin_again(reservation, ranker.name)
         return await self._score_once(ranker, call, known, reservation)
 
-    async def _brought_back(self, ranker: LoadedRanker, call: RerankCall) -> None:
+    async def _wait_until_recovered(self, ranker: LoadedRanker, call: RerankCall) -> None:
         """Wait until a failed device is back, to run a call again.
 
-        Raises: as `Device.brought_back`; DeadlineExceeded.
+        Raises: as `Device.wait_until_recovered`; DeadlineExceeded.
         """
         try:
             async with asyncio.timeout_at(call.deadline_s):
-                await self.device.brought_back()
+                await self.device.wait_until_recovered()
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed while the device was recovered") from None
         self._metrics.reruns.labels(ranker.name).inc()

@@ -217,7 +217,7 @@ class TokenizerPool:
         if stored is not None:
             read = stored.read(source.place, readable_tokens(ranker.spec.chunking, limit))
         else:
-            assert source.text is not None, "a document that is not kept beside an index brings its text"
+            assert source.text is not None, "a document without stored tokens has a text"
             counts = call.call.count_tokens
             steps = ranker.reader.document_steps(source.text, limit, count_tokens=counts)
             read = yield from self._observed(call, steps, ranker.readable(length, counts))

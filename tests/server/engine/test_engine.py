@@ -140,7 +140,7 @@ async def test_documents_that_do_not_fit_together_are_scored_apart(
         assert bench.count("farrank_batch_failures_total", ranker="maxp", reason="out_of_memory") > 0
 
 
-async def test_a_device_found_lost_while_documents_are_put_together_is_brought_back(
+async def test_a_device_found_lost_while_documents_are_put_together_is_recovered(
     open_bench: OpenBench, wanted: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     armed: list[bool] = []

@@ -100,7 +100,7 @@ class Device:
         if not call.is_answered:
             self.loop.inbox.put(Close(call))
 
-    async def brought_back(self) -> None:
+    async def wait_until_recovered(self) -> None:
         """Wait while the device is being recovered.
 
         Raises: Unavailable if the device is lost; the error given to `abandon`.

@@ -25,7 +25,7 @@ class SpansBody(msgspec.Struct):
 
 
 class RerankBody(msgspec.Struct):
-    """The fields of all shapes. Clients send null for what they do not set, and other fields beside."""
+    """The fields of all shapes. Clients send null for unset fields, and may send further fields."""
 
     query: str | None = None
     documents: list[BodyDocument] | None = None

@@ -103,7 +103,7 @@ def losing_once() -> Callable[[Inputs], None]:
     return before
 
 
-async def test_a_hung_device_is_brought_back_on_another_thread_and_its_calls_run_once_more(
+async def test_a_hung_device_is_recovered_on_another_thread_and_its_calls_run_once_more(
     open_bench: OpenBench, wanted: list[float]
 ) -> None:
     hang = Hang()
@@ -136,7 +136,7 @@ async def test_a_hung_device_is_brought_back_on_another_thread_and_its_calls_run
         assert states == [DeviceState.RELOADING, DeviceState.READY]
 
 
-async def test_a_call_whose_deadline_passes_while_the_device_is_brought_back_is_late(
+async def test_a_call_whose_deadline_passes_while_the_device_is_recovered_is_late(
     open_bench: OpenBench,
 ) -> None:
     now_s = time.monotonic()
@@ -246,7 +246,7 @@ async def test_a_thread_at_rest_hangs_never(open_bench: OpenBench, wanted: list[
             assert not watching.tick(60.0)
 
 
-async def test_a_ranker_whose_files_were_replaced_is_not_brought_back_under_its_old_version(
+async def test_a_ranker_whose_files_were_replaced_is_not_recovered_under_its_old_version(
     open_bench: OpenBench, tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def before(inputs: Inputs) -> None:
@@ -297,7 +297,7 @@ async def test_a_slow_batch_is_no_hang(open_bench: OpenBench, wanted: list[float
 
 
 @pytest.mark.parametrize("fault", [ZeroDivisionError("a bug"), OutOfMemory("no memory at all")])
-async def test_a_device_that_fails_every_input_is_brought_back_after_a_few_calls(
+async def test_a_device_that_fails_every_input_is_recovered_after_a_few_calls(
     open_bench: OpenBench, wanted: list[float], fault: Exception
 ) -> None:
     attempts = 0
