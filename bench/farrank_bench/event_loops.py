@@ -20,7 +20,7 @@ from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_server.config.schema import HttpConfig, LimitsConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speed, Speeds
-from farrank_server.engine.admission.reservations import Claim, RankerWork, Reservations
+from farrank_server.engine.admission.reservations import RankerWork, Reservation, Reservations
 from farrank_server.replica import Replica
 from farrank_server.run import SWITCH_INTERVAL_S
 
@@ -54,8 +54,8 @@ def admissions_ms(in_flight: int) -> list[float]:
     limits = LimitsConfig(max_queued_tokens=2 * in_flight * CALL_TOKENS)
     reservations = Reservations(limits, {RANKER: Speeds.measured(TOKENS_PER_S)}, Speed(1e6))
 
-    def claim() -> Claim:
-        return Claim([RankerWork(RANKER, CALL_TOKENS)], 2000, 2000, 0.0, randomly.uniform(1e6, 2e6))
+    def claim() -> Reservation:
+        return Reservation([RankerWork(RANKER, CALL_TOKENS)], 2000, 2000, 0.0, randomly.uniform(1e6, 2e6))
 
     for _ in range(in_flight):
         reservations.admit(claim(), 0.0)

@@ -113,7 +113,7 @@ def prepared(ranker: LoadedRanker, documents: tuple[InputDocument, ...], threads
         now_s = time.monotonic()
         call = RerankCall(ranker.name, QUERY, documents, None, now_s, now_s + TIMEOUT_S)
         finished = asyncio.get_running_loop().create_future()
-        active = ActiveCall(1, call, ranker, Reservation(0, 0, {}), KnownDocuments(), finished)
+        active = ActiveCall(1, call, ranker, Reservation((), 0, 0, 0.0, 0.0), KnownDocuments(), finished)
         try:
             started_s = time.perf_counter()
             tally = await pool.prepare(active)

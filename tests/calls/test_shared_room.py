@@ -14,7 +14,7 @@ from farrank_calls.fairness.shared_room import SharedRoom
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed, Speeds
-from farrank_server.engine.admission.reservations import Claim, RankerWork, Reservation, Reservations
+from farrank_server.engine.admission.reservations import RankerWork, Reservation, Reservations
 
 GREEDY, MODEST = Account("greedy"), Account("modest")
 LATER = Account("greedy", 1.0, CallPriority.BATCH)
@@ -116,7 +116,7 @@ def admit(
     admission: Reservations, account: Account, tokens: int, *, remaining_s: float = 1e6, characters: int = 0
 ) -> Reservation:
     work = [RankerWork("a", tokens)]
-    return admission.admit(Claim(work, characters, characters, 0.0, remaining_s, account), 0.0)
+    return admission.admit(Reservation(work, characters, characters, 0.0, remaining_s, account), 0.0)
 
 
 def test_one_caller_does_not_have_all_of_the_queue() -> None:

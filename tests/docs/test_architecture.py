@@ -89,6 +89,13 @@ async def test_the_files_of_a_call_are_those_of_the_page_in_order(monkeypatch: p
         assert [each for each in ran if each[1] == thread] == [each for each in listed if each[1] == thread]
 
 
+def test_a_call_has_at_most_six_records_and_they_are_where_the_page_says() -> None:
+    records = re.findall(r"^\| `(\w+)` in `([\w/.]+)` \|", section("Records of a call"), re.MULTILINE)
+    assert 1 <= len(records) <= 6
+    for name, file in records:
+        assert re.search(rf"^class {name}\b", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_stages_pass_data_by_parameters_and_not_by_context() -> None:
     sources = [each for room in ROOT.glob("*/farrank_*") for each in room.rglob("*.py")]
     using = {each.name for each in sources if "ContextVar" in each.read_text(encoding="utf-8")}

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from farrank_runtimes.runtime import forget_locals
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
-from farrank_server.engine.admission.reservations import Claim, RankerWork, Reservation, Reservations
+from farrank_server.engine.admission.reservations import RankerWork, Reservation, Reservations
 from farrank_server.engine.call import ActiveCall, AnyDocument, RerankCall, RerankResult, mean_of_members
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.supervision import TAKEN_WITH_IT, Device
@@ -34,6 +34,9 @@ INITIAL_READING_PER_S = 1_000_000.0
 
 # Below this many characters, hashing the texts costs less than a switch to another thread.
 INLINE_HASH_CHARACTERS = 100_000
+
+# The work of a call's rankers, its characters to read, and its characters to hold.
+Size = tuple[Sequence[RankerWork], int, int]
 
 
 class Engine:
@@ -99,9 +102,8 @@ class Engine:
         Raises: as `Reservations.admit`; NotFound.
         """
         self.device.check_ready()
-        claim = _claim(call, self.scorer(call.ranker).members, expected)
-        with self._measured_again(claim):
-            reservation = self._reservations.admit(claim, time.monotonic())
+        members = self.scorer(call.ranker).members
+        reservation = self._admit(members, call, _size(call, members, expected))
         try:
             yield reservation
         finally:
@@ -124,13 +126,12 @@ class Engine:
         self.device.check_ready()
         known = [await self._known(member, call) for member in members]
         # One admission for all members: a call is admitted or refused as a whole, and its texts count once.
-        claim = _claim(call, members, call.documents, known)
+        size = _size(call, members, call.documents, known)
         if reserved is not None:
-            with self._measured_again(claim):
-                self._reservations.resize(reserved, claim, time.monotonic())
+            with self._measured_again(members):
+                self._reservations.resize(reserved, *size, time.monotonic())
             return await self._score_all(members, call, known, reserved)
-        with self._measured_again(claim):
-            reservation = self._reservations.admit(claim, time.monotonic())
+        reservation = self._admit(members, call, size)
         try:
             if on_admitted is not None:
                 on_admitted()
@@ -236,7 +237,14 @@ class Engine:
     async def _encode_once(self, encoder: LoadedRanker, call: RerankCall) -> NDArray[np.float32]:
         deadline_s = call.deadline_s
         asked = self._loop.create_future()
-        active = ActiveCall(next(self._ids), call, encoder, Reservation(0, 0, {}), KnownDocuments(), asked)
+        active = ActiveCall(
+            next(self._ids),
+            call,
+            encoder,
+            Reservation((), 0, 0, call.arrival_s, call.deadline_s),
+            KnownDocuments(),
+            asked,
+        )
         try:
             async with asyncio.timeout_at(deadline_s):
                 self.device.open(active)
@@ -341,16 +349,21 @@ class Engine:
         self._tokenizers.close()
         self.device.stop()
 
+    def _admit(self, members: Sequence[LoadedRanker], call: RerankCall, size: Size) -> Reservation:
+        reservation = Reservation(*size, call.arrival_s, call.deadline_s, call.account)
+        with self._measured_again(members):
+            return self._reservations.admit(reservation, time.monotonic())
+
     @contextmanager
-    def _measured_again(self, claim: Claim) -> Iterator[None]:
+    def _measured_again(self, members: Iterable[LoadedRanker]) -> Iterator[None]:
         """Measure the rankers of a call again if it is refused for its deadline."""
         try:
             yield
         except DeadlineExceeded:
             # The measured speed may be wrong. While calls are refused because of it, only a new measurement
             # corrects it.
-            for work in claim.work:
-                self.device.doubt(self.loaded[work.ranker])
+            for member in members:
+                self.device.doubt(member)
             raise
 
     async def _known(self, ranker: LoadedRanker, call: RerankCall) -> KnownDocuments:
@@ -394,16 +407,16 @@ class Engine:
             metrics.measured_speed.labels(name).set_function(ranker.tokens_per_s)
 
 
-def _claim(
+def _size(
     call: RerankCall,
     members: Sequence[LoadedRanker],
     documents: Sequence[AnyDocument],
     known: Sequence[KnownDocuments] | None = None,
-) -> Claim:
-    """Compute the claim of a call.
+) -> Size:
+    """Compute the work of a call's rankers, and its characters to read and to hold.
 
     Its texts are held once. Each member reads them unless it has cached or stored encodings or stored tokens.
-    `known` is None while the texts are not known; a member with a cache then claims no tokens.
+    `known` is None while the texts are not known; a member with a cache then has no tokens.
     """
     work: list[RankerWork] = []
     unread = 0
@@ -425,4 +438,4 @@ def _claim(
         known_chunks += member.estimate(call.query, encoded, call.max_chunks).chunks
         work.append(replace(estimated, chunks=estimated.chunks + known_chunks))
     characters = sum(document.characters for document in documents)
-    return Claim(work, unread, characters, call.arrival_s, call.deadline_s, call.account)
+    return work, unread, characters

@@ -6,7 +6,7 @@ It is checked before any work is done for the call.
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,11 +49,12 @@ class RankerWork:
     least_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The resources that a call asks for: its rankers' work, and characters to read and to hold.
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """The resources that a call asks for, and holds once it is admitted.
 
-    Times are seconds of one clock.
+    `work` is that of its rankers, `unread` and `held` are characters to read and to hold. Times are seconds
+    of one clock. `columns` are its rankers' columns of the table.
     """
 
     work: Sequence[RankerWork]
@@ -62,16 +63,7 @@ class Claim:
     arrival_s: float
     deadline_s: float
     account: Account = NOBODY
-
-
-@dataclass(slots=True, eq=False)
-class Reservation:
-    """An admitted call: its unread characters, its held characters, and its rankers' columns of the table."""
-
-    unread: int
-    held: int
-    columns: dict[str, int]
-    account: Account = NOBODY
+    columns: dict[str, int] = field(default_factory=dict)
 
 
 class Reservations:
@@ -116,74 +108,76 @@ class Reservations:
         """The characters of the texts of all admitted calls."""
         return self._texts.held
 
-    def admit(self, claim: Claim, now_s: float) -> Reservation:
-        """Admit a call.
+    def admit(self, reservation: Reservation, now_s: float) -> Reservation:
+        """Admit a call, and return its reservation.
 
         Raises: InvalidArgument if the call is too large for any queue; DeadlineExceeded if it would be late
         even if nothing else ran; ResourceExhausted (with a retry hint) if there is no room for it now, or
         none within the caller's share, or if it or a call admitted earlier would miss its deadline.
         """
-        self._check_size(claim)
-        reservation = Reservation(0, 0, {}, claim.account)
+        self._check_size(reservation.work)
         with self._lock:
-            self._check(claim, now_s)
-            self._take(reservation, claim)
+            self._check(reservation, now_s)
+            self._take(reservation)
         return reservation
 
-    def resize(self, reservation: Reservation, claim: Claim, now_s: float) -> None:
+    def resize(
+        self, reservation: Reservation, work: Sequence[RankerWork], unread: int, held: int, now_s: float
+    ) -> None:
         """Replace an admitted call's estimate by its size, once its documents are known.
 
         A call that is no larger than its estimate keeps its place. A larger one is checked as if it came now,
         and loses everything if it is refused.
         Raises: as `admit`.
         """
-        self._check_size(claim)
+        self._check_size(work)
         with self._lock:
-            fits = self._covers(reservation, claim)
+            fits = self._covers(reservation, work, unread, held)
             # Its own estimate is not counted against the call.
             self._release(reservation)
+            reservation.work, reservation.unread, reservation.held = work, unread, held
             if not fits:
-                self._check(claim, now_s)
-            self._take(reservation, claim)
+                self._check(reservation, now_s)
+            self._take(reservation)
 
-    def _check_size(self, claim: Claim) -> None:
+    def _check_size(self, work: Sequence[RankerWork]) -> None:
         """Refuse a call that is too large for any queue. Raises: InvalidArgument."""
-        least_tokens = sum(work.least_tokens for work in claim.work)
+        least_tokens = sum(each.least_tokens for each in work)
         if least_tokens > self._limits.max_queued_tokens:
             raise InvalidArgument(
                 f"documents: at least {least_tokens} tokens together, more than max_queued_tokens "
                 f"{self._limits.max_queued_tokens}; send fewer documents a call, or lower options.max_chunks"
             )
 
-    def _covers(self, reservation: Reservation, claim: Claim) -> bool:
-        """Whether the call has reserved at least what it claims."""
-        reserved = self._table[:, [reservation.columns[work.ranker] for work in claim.work]]
+    def _covers(self, reservation: Reservation, work: Sequence[RankerWork], unread: int, held: int) -> bool:
+        """Whether a call has reserved at least this much."""
+        reserved = self._table[:, [reservation.columns[each.ranker] for each in work]]
         return (
-            claim.unread <= reservation.unread
-            and claim.held <= reservation.held
-            and all(work.tokens <= most for work, most in zip(claim.work, reserved[TOKENS], strict=True))
-            and all(work.chunks <= most for work, most in zip(claim.work, reserved[CHUNKS], strict=True))
+            unread <= reservation.unread
+            and held <= reservation.held
+            and all(each.tokens <= most for each, most in zip(work, reserved[TOKENS], strict=True))
+            and all(each.chunks <= most for each, most in zip(work, reserved[CHUNKS], strict=True))
         )
 
-    def _take(self, reservation: Reservation, claim: Claim) -> None:
-        """Count a claim as the reservation's."""
-        columns = self._columns(claim)
-        if claim.account not in self._accounts:
-            self._accounts[claim.account] = [self._account_number(claim.account), 0]
+    def _take(self, reservation: Reservation) -> None:
+        """Count what the call asks for as taken."""
+        account, work = reservation.account, reservation.work
+        columns = self._columns(reservation)
+        if account not in self._accounts:
+            self._accounts[account] = [self._account_number(account), 0]
             if self._free_numbers:
                 self._free_numbers.pop()
-        self._accounts[claim.account][1] += 1
-        if len(self._free) < len(claim.work):
+        self._accounts[account][1] += 1
+        if len(self._free) < len(work):
             used = self._table.shape[1]
-            more = np.tile(np.array(UNUSED)[:, None], max(64, used, len(claim.work)))
+            more = np.tile(np.array(UNUSED)[:, None], max(64, used, len(work)))
             self._table = np.concatenate((self._table, more), axis=1)
             self._free += range(used, self._table.shape[1])
-        reservation.columns = {work.ranker: self._free.pop() for work in claim.work}
+        reservation.columns = {each.ranker: self._free.pop() for each in work}
         self._table[:, list(reservation.columns.values())] = columns
-        reservation.unread, reservation.held = claim.unread, claim.held
         self._admitted.add(reservation)
-        self._unread += claim.unread
-        self._texts.take(claim.held, claim.account)
+        self._unread += reservation.unread
+        self._texts.take(reservation.held, account)
 
     def read(self, reservation: Reservation, characters: int) -> None:
         """Record that this many characters of the call have been tokenized."""
@@ -254,11 +248,11 @@ class Reservations:
             self._free.append(column)
         reservation.columns.clear()
 
-    def _columns(self, claim: Claim) -> FloatArray:
-        """Make the table's columns of a claim, one for each ranker. Shape: (8, M)."""
-        times = claim.arrival_s, claim.deadline_s
-        account = self._account_number(claim.account)
-        rows = [(each.tokens, each.chunks, self._number[each.ranker]) for each in claim.work]
+    def _columns(self, reservation: Reservation) -> FloatArray:
+        """Make the table's columns of a reservation, one for each ranker. Shape: (8, M)."""
+        times = reservation.arrival_s, reservation.deadline_s
+        account = self._account_number(reservation.account)
+        rows = [(each.tokens, each.chunks, self._number[each.ranker]) for each in reservation.work]
         columns: FloatArray = np.array([(*row[:2], *row, *times, account) for row in rows], np.float64).T
         return columns
 
@@ -295,12 +289,12 @@ class Reservations:
         speeds = self._speeds[self._number[work.ranker]]
         return work.tokens / speeds.encoding.per_s + work.chunks / speeds.scoring.per_s
 
-    def _check(self, claim: Claim, now_s: float) -> None:
+    def _check(self, reservation: Reservation, now_s: float) -> None:
         """Refuse a call that would be late, or for which there is no room. Raises: as `admit`."""
         limits = self._limits
-        own_s = sum(map(self._alone_s, claim.work))
-        remaining_s = claim.deadline_s - now_s
-        alone_s = own_s + claim.unread / self._reading.per_s
+        own_s = sum(map(self._alone_s, reservation.work))
+        remaining_s = reservation.deadline_s - now_s
+        alone_s = own_s + reservation.unread / self._reading.per_s
         if alone_s > remaining_s * (1.0 if self._admitted else BENEFIT_OF_DOUBT):
             raise DeadlineExceeded(
                 f"deadline: {_rounded(remaining_s)} s are left, and the call needs about {_rounded(alone_s)} "
@@ -309,10 +303,10 @@ class Reservations:
             )
         if not self._admitted:
             return
-        tokens = sum(work.tokens for work in claim.work)
-        self._check_room(claim, tokens, own_s)
-        seen = self._forecast(claim, self._columns(claim), now_s)
-        reading_s = self._reading_s(claim.account, claim.unread)
+        tokens = sum(work.tokens for work in reservation.work)
+        self._check_room(reservation, tokens, own_s)
+        seen = self._forecast(reservation, self._columns(reservation), now_s)
+        reading_s = self._reading_s(reservation.account, reservation.unread)
         usable_s = remaining_s * limits.deadline_margin
         done_after_s = seen.done_after_s + reading_s
         if done_after_s > usable_s:
@@ -336,9 +330,9 @@ class Reservations:
                 own_s,
             )
 
-    def _check_room(self, claim: Claim, tokens: int, own_s: float) -> None:
+    def _check_room(self, reservation: Reservation, tokens: int, own_s: float) -> None:
         """Refuse a call for which there is no room, or no room within its caller's share."""
-        limits, account, texts = self._limits, claim.account, self._texts
+        limits, account, texts = self._limits, reservation.account, self._texts
         left = np.bincount(self._owners(self._table), np.maximum(self._table[TOKENS_LEFT], 0.0))  # (A,)
         queued = round(float(left.sum()))
         excess = queued + tokens - limits.max_queued_tokens
@@ -354,9 +348,10 @@ class Reservations:
                 Reason.QUEUE_FULL,
                 own_s * excess / tokens,
             )
-        if texts.is_full_for(claim.held):
+        if texts.is_full_for(reservation.held):
             raise _exhausted(
-                f"calls in flight hold {texts.held} of {texts.size} characters: no room for {claim.held}",
+                f"calls in flight hold {texts.held} of {texts.size} characters: no room for "
+                f"{reservation.held}",
                 Reason.TEXTS_FULL,
                 1.0,
             )
@@ -374,24 +369,24 @@ class Reservations:
                 Reason.SHARE,
                 own_s,
             )
-        if not texts.shares(account, claim.held):
+        if not texts.shares(account, reservation.held):
             raise _exhausted(
                 f"calls in flight hold {texts.held} of {texts.size} characters, {texts.of(account)} of them "
-                f"this caller's: {claim.held} more are beyond its share",
+                f"this caller's: {reservation.held} more are beyond its share",
                 Reason.SHARE,
                 1.0,
             )
 
-    def _forecast(self, claim: Claim, columns: FloatArray, now_s: float) -> Forecast:
+    def _forecast(self, reservation: Reservation, columns: FloatArray, now_s: float) -> Forecast:
         """Forecast a call in the fair order of the callers."""
         owner = int(columns[ACCOUNT, 0])
         count = max(owner, len(self._accounts) + len(self._free_numbers) - 1) + 1
         weights, leads_s, is_batch = np.ones(count), np.zeros(count), np.zeros(count, np.bool_)
-        for each, number in ((claim.account, owner), *((a, n) for a, (n, _) in self._accounts.items())):
+        for each, number in ((reservation.account, owner), *((a, n) for a, (n, _) in self._accounts.items())):
             weights[number] = each.weight
             leads_s[number] = self.order.shares[each.priority].lead_s(each)
             is_batch[number] = each.priority is CallPriority.BATCH
-        accounts = Accounts(weights, leads_s, is_batch, self.order.progress(claim.account.priority))
+        accounts = Accounts(weights, leads_s, is_batch, self.order.progress(reservation.account.priority))
         new = self._shares(columns)
         return forecast_among(
             self._shares(self._table), self._owners(self._table), new, owner, accounts, now_s

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from farrank_calls.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.admission.estimates import Speed, Speeds
-from farrank_server.engine.admission.reservations import Claim, RankerWork, Reservation, Reservations
+from farrank_server.engine.admission.reservations import RankerWork, Reservation, Reservations
 
 RATE = 1000.0
 FOREVER_S = 1e9
@@ -28,21 +28,21 @@ def admit(
     now_s: float = 0.0,
 ) -> Reservation:
     work = [RankerWork(ranker, tokens)]
-    return admission.admit(Claim(work, characters, characters, now_s, now_s + remaining_s), now_s)
+    return admission.admit(Reservation(work, characters, characters, now_s, now_s + remaining_s), now_s)
 
 
 def test_a_call_that_no_queue_could_hold_is_the_callers_mistake() -> None:
-    claim = Claim([RankerWork("a", 20_000, least_tokens=10_001)], 0, 0, 0.0, FOREVER_S)
+    asked = Reservation([RankerWork("a", 20_000, least_tokens=10_001)], 0, 0, 0.0, FOREVER_S)
     with pytest.raises(InvalidArgument, match=r"10001 tokens.*max_queued_tokens 10000"):
-        make_admission().admit(claim, 0.0)
+        make_admission().admit(asked, 0.0)
 
 
 def test_a_call_that_only_the_estimate_finds_too_large_is_never_the_callers_mistake() -> None:
     admission = make_admission()
-    claim = Claim([RankerWork("a", 20_000, least_tokens=9000)], 0, 0, 0.0, FOREVER_S)
-    alone = admission.admit(claim, 0.0)
+    asked = Reservation([RankerWork("a", 20_000, least_tokens=9000)], 0, 0, 0.0, FOREVER_S)
+    alone = admission.admit(asked, 0.0)
     with pytest.raises(ResourceExhausted, match="20000 of 10000"):
-        admission.admit(claim, 0.0)
+        admission.admit(asked, 0.0)
     # All of its documents are cached, so it takes no room in the queue.
     admission.release(admit(admission, 0))
     admission.release(alone)
@@ -51,11 +51,11 @@ def test_a_call_that_only_the_estimate_finds_too_large_is_never_the_callers_mist
         r"no room for 20000; documents: .* more than max_queued_tokens, .* only while no other is in flight"
     )
     with pytest.raises(ResourceExhausted, match=said):
-        admission.admit(claim, 0.0)
+        admission.admit(asked, 0.0)
     with pytest.raises(ResourceExhausted, match=r"no room for 10000$"):
         admit(admission, 10_000)
     admission.release(small)
-    admission.admit(claim, 0.0)
+    admission.admit(asked, 0.0)
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
@@ -79,15 +79,15 @@ def test_an_idle_server_tries_a_call_that_seems_to_need_a_little_more_than_its_t
 
 def test_members_of_an_ensemble_are_admitted_as_one() -> None:
     admission = make_admission(max_held_characters=1500)
-    call = Claim([RankerWork("a", 6000), RankerWork("b", 3000)], 2000, 1000, 0.0, FOREVER_S)
+    call = Reservation([RankerWork("a", 6000), RankerWork("b", 3000)], 2000, 1000, 0.0, FOREVER_S)
     reservation = admission.admit(call, 0.0)
     assert admission.outstanding_tokens("a") == 6000
     assert admission.outstanding_tokens("b") == 3000
     assert admission.held_characters() == 1000
     with pytest.raises(ResourceExhausted, match="9000 of 10000"):
-        admission.admit(Claim([RankerWork("a", 500), RankerWork("b", 600)], 0, 0, 0.0, FOREVER_S), 0.0)
+        admission.admit(Reservation([RankerWork("a", 500), RankerWork("b", 600)], 0, 0, 0.0, FOREVER_S), 0.0)
     with pytest.raises(DeadlineExceeded, match=r"needs about 36 s"):
-        admission.admit(Claim([RankerWork("a", 6000), RankerWork("b", 3000)], 0, 0, 0.0, 35.0), 0.0)
+        admission.admit(Reservation([RankerWork("a", 6000), RankerWork("b", 3000)], 0, 0, 0.0, 35.0), 0.0)
     admission.release(reservation)
     assert admission.held_characters() == 0
 
@@ -95,8 +95,8 @@ def test_members_of_an_ensemble_are_admitted_as_one() -> None:
 def test_chunks_that_are_scored_cost_time_even_where_their_encodings_are_cached() -> None:
     admission = make_admission()
     with pytest.raises(DeadlineExceeded, match=r"needs about 10 s"):
-        admission.admit(Claim([RankerWork("a", 0, chunks=1000)], 0, 0, 0.0, 5.0), 0.0)
-    reservation = admission.admit(Claim([RankerWork("a", 0, chunks=1000)], 0, 0, 0.0, 20.0), 0.0)
+        admission.admit(Reservation([RankerWork("a", 0, chunks=1000)], 0, 0, 0.0, 5.0), 0.0)
+    reservation = admission.admit(Reservation([RankerWork("a", 0, chunks=1000)], 0, 0, 0.0, 20.0), 0.0)
     with pytest.raises(ResourceExhausted, match=r"done after about 11\.00 s"):
         admit(admission, 1000, now_s=15.0, remaining_s=5)
     admission.done(reservation, "a", chunks=1000)
@@ -106,7 +106,7 @@ def test_chunks_that_are_scored_cost_time_even_where_their_encodings_are_cached(
 def test_an_estimate_is_not_counted_beside_the_size_of_the_same_call() -> None:
     admission = make_admission()
     reserved = admit(admission, 8000, characters=500)
-    admission.resize(reserved, Claim([RankerWork("a", 9000)], 700, 700, 0.0, FOREVER_S), 0.0)
+    admission.resize(reserved, [RankerWork("a", 9000)], 700, 700, 0.0)
     assert admission.outstanding_tokens("a") == 9000
     assert admission.held_characters() == 700
     admission.release(reserved)
@@ -119,7 +119,7 @@ def test_a_call_of_at_most_its_estimated_size_keeps_its_place() -> None:
     reserved = admit(admission, 8000, characters=500, remaining_s=10.0)
     # In the meantime the queue has filled, and the call needs more than its remaining time.
     admit(admission, 2000, characters=500)
-    admission.resize(reserved, Claim([RankerWork("a", 7000)], 400, 400, 0.0, 10.0), 9.0)
+    admission.resize(reserved, [RankerWork("a", 7000)], 400, 400, 9.0)
     assert admission.outstanding_tokens("a") == 9000
     assert admission.held_characters() == 900
 
@@ -129,7 +129,7 @@ def test_a_call_that_is_larger_than_estimated_and_has_no_room_gives_everything_b
     reserved = admit(admission, 1000, characters=500)
     other = admit(admission, 8000, characters=300)
     with pytest.raises(ResourceExhausted, match="8000 of 10000 tokens: no room for 3000"):
-        admission.resize(reserved, Claim([RankerWork("a", 3000)], 400, 400, 0.0, FOREVER_S), 0.0)
+        admission.resize(reserved, [RankerWork("a", 3000)], 400, 400, 0.0)
     assert (admission.outstanding_tokens("a"), admission.held_characters()) == (8000, 300)
     admission.release(reserved)
     admission.release(other)

@@ -51,7 +51,7 @@ class Bench:
     def make_call(self, number: int, deadline_s: float = 1e9) -> ActiveCall:
         ranker = self.rankers[number % 2]
         call = RerankCall(ranker.name, "q", text_documents(["x"]), None, number * 0.01, deadline_s)
-        reservation, finished = Reservation(0, 0, {}), self.loop.create_future()
+        reservation, finished = Reservation((), 0, 0, 0.0, 0.0), self.loop.create_future()
         return ActiveCall(number, call, ranker, reservation, KnownDocuments(), finished)
 
     def inputs(self, call: ActiveCall, count: int) -> Inputs:
