@@ -12,15 +12,17 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import copy_context
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import patch
 
 import grpc
+import psutil
 
 from farrank_bench.report import Command, Heading, Measure, Row, below, spread
 from farrank_bench.rounds import child
@@ -66,12 +68,6 @@ def collect(asked: Connection) -> None:
             asked.send(taken[0])
 
 
-def cpu_s(pid: int) -> float:
-    """Return a process's processor time in user and kernel mode. Source: proc_pid_stat(5)."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def opened(stack: ExitStack, before: Path | None, collector: str) -> Mapping[str, SpawnedServer]:
     """Start all servers, each with as many threads as this process may use."""
     quiet = ["--log-level=error", "--metrics-port=none"]
@@ -84,14 +80,9 @@ def opened(stack: ExitStack, before: Path | None, collector: str) -> Mapping[str
     }
     servers = {name: stack.enter_context(spawned_server(flags)) for name, flags in ways.items()}
     if before is not None:
-        kept = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(str(each) for each in before.iterdir() if each.is_dir())
-        try:
+        path = os.pathsep.join(str(each) for each in before.iterdir() if each.is_dir())
+        with patch.dict(os.environ, PYTHONPATH=path):
             servers[BEFORE] = stack.enter_context(spawned_server(quiet))
-        finally:
-            os.environ.pop("PYTHONPATH")
-            if kept is not None:
-                os.environ["PYTHONPATH"] = kept
     return servers
 
 
@@ -107,36 +98,32 @@ def in_turns(before: Path | None, rounds: int, calls: int) -> list[Row]:
         for number in range(rounds + 1):
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:
-                pid, waits = servers[name].process.pid, list[float]()
-                used_s = cpu_s(pid)
+                process, waits = psutil.Process(servers[name].process.pid), list[float]()
+                used_s = sum(process.cpu_times()[:2])
                 for _ in range(calls):
                     asked_s = time.perf_counter()
                     clients[name].rerank(QUERY, TEXTS)
                     waits.append(1e3 * (time.perf_counter() - asked_s))
                 if number:  # the first round warms up
-                    cpu_ms[name].append(1e3 * (cpu_s(pid) - used_s) / calls)
+                    cpu_ms[name].append(1e3 * (sum(process.cpu_times()[:2]) - used_s) / calls)
                     wall_ms[name].append(statistics.median(waits))
         messages = collector.ask()
     rows = [Row(f"ms of processor a call: {name}", spread(cpu_ms[name], ".3f")) for name in names]
     rows += [Row(f"ms a caller waits: {name}", spread(wall_ms[name], ".3f")) for name in names]
-    reference = BEFORE if before is not None else AGAIN
-    rows.append(_cost("processor", f"{BASE} over {reference}", cpu_ms[BASE], cpu_ms[reference], None))
-    rows.append(_cost("processor", f"{AGAIN} over {BASE}", cpu_ms[AGAIN], cpu_ms[BASE], None))
-    rows.append(_cost("processor", f"{SAMPLED} over {BASE}", cpu_ms[SAMPLED], cpu_ms[BASE], MAX_AT_1_PERCENT))
-    rows.append(_cost("processor", f"{ALL} over {BASE}", cpu_ms[ALL], cpu_ms[BASE], None))
-    rows.append(_cost("wait", f"{BASE} over {reference}", wall_ms[BASE], wall_ms[reference], None))
-    rows.append(_cost("wait", f"{AGAIN} over {BASE}", wall_ms[AGAIN], wall_ms[BASE], None))
-    rows.append(_cost("wait", f"{SAMPLED} over {BASE}", wall_ms[SAMPLED], wall_ms[BASE], MAX_AT_1_PERCENT))
-    rows.append(_cost("wait", f"{ALL} over {BASE}", wall_ms[ALL], wall_ms[BASE], None))
+    pairs = [(BASE, BEFORE if before is not None else AGAIN), (AGAIN, BASE), (SAMPLED, BASE), (ALL, BASE)]
+    for what, taken in (("processor", cpu_ms), ("wait", wall_ms)):
+        rows += [_cost(what, one, other, taken) for one, other in pairs]
     rows.append(Row("messages that reached the collector", str(messages)))
     return rows
 
 
-def _cost(of: str, what: str, values: Sequence[float], others: Sequence[float], limit: float | None) -> Row:
-    """Report how much more one costs than another, as the median of the rounds' ratios less 1."""
-    shares = [mine / theirs - 1 for mine, theirs in zip(values, others, strict=True)]
-    title = f"more {of}: {what}"
-    return Row(title, spread(shares, "+.3f")) if limit is None else below(title, shares, limit, "+.3f")
+def _cost(what: str, one: str, other: str, taken: Mapping[str, Sequence[float]]) -> Row:
+    """Report how much more one server costs than another: the median of the rounds' ratios less 1."""
+    shares = [mine / theirs - 1 for mine, theirs in zip(taken[one], taken[other], strict=True)]
+    title = f"more {what}: {one} over {other}"
+    if one == SAMPLED:
+        return below(title, shares, MAX_AT_1_PERCENT, "+.3f")
+    return Row(title, spread(shares, "+.3f"))
 
 
 def alone(repeats: int = 30, calls: int = 200) -> list[Row]:
@@ -178,12 +165,6 @@ def _record_call(tracing: Tracing | None) -> None:
         record.trace.end("a/call", grpc.StatusCode.OK, {"ranker": "minilm", "tokens": 4000, "chunks": 20})
 
 
-def parts(before: Path | None, rounds: int, calls: int) -> Iterator[tuple[str, Measure]]:
-    """Yield the added work alone, then the servers in turns."""
-    yield "The added work alone", alone
-    yield "Servers in turns", partial(in_turns, before, rounds, calls)
-
-
 def main() -> int:
     """Print both tables."""
     command = Command("farrank_bench.tracing", __doc__)
@@ -197,7 +178,9 @@ def main() -> int:
         "medians of rounds (smallest to largest); shares are medians of the rounds' ratios less 1"
     )
     heading = Heading("The cost of log lines and traces of calls", notes)
-    return command.report(heading, parts(given.before, given.rounds, given.calls), given.out)
+    servers = partial(in_turns, given.before, given.rounds, given.calls)
+    parts: list[tuple[str, Measure]] = [("The added work alone", alone), ("Servers in turns", servers)]
+    return command.report(heading, parts, given.out)
 
 
 if __name__ == "__main__":
