@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,11 +23,14 @@ import grpc
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_bench import fairness_of_searches
-from farrank_bench.report import Command, Heading, Measure, Row, at_least, spread
+from farrank_bench.report import Command, Heading, Row, at_least, spread
 from farrank_cli.spawn import spawned_server
 from farrank_server.access.key_file import add_key
 
 GREEDY, MODEST = "greedy", tuple(f"modest-{number}" for number in range(10))
+CONNECTIONS = {GREEDY: 100, **dict.fromkeys(MODEST, 4)}
+# Pending searches of the greedy caller.
+SEARCHING = 40
 AIM = 0.9
 # Longer than a deadline: no call is left that was admitted before the other callers came.
 WARM_UP_S = 25.0
@@ -52,9 +55,7 @@ def request(number: int) -> pb.RerankRequest:
     return pb.RerankRequest(query="where does the river rise", documents=[pb.Document(text=text)])
 
 
-async def load(
-    address: str, keys: Mapping[str, str], connections: Mapping[str, int], seconds: float
-) -> Outcomes:
+async def load(address: str, keys: Mapping[str, str], seconds: float) -> Outcomes:
     """Let every connection of every caller send calls; count those that end after the warm-up."""
     found = Outcomes(Counter(), Counter(), Counter(), seconds)
     begins_s = time.monotonic() + WARM_UP_S
@@ -86,29 +87,24 @@ async def load(
                     count[caller] += 1
                 await asyncio.sleep(min(wait_s, max(0.0, ends_s - time.monotonic())))
 
-    callers = [caller for caller, count in connections.items() for _ in range(count)]
+    callers = [caller for caller, count in CONNECTIONS.items() for _ in range(count)]
     await asyncio.gather(*(ask(caller, number) for number, caller in enumerate(callers)))
     return found
 
 
-def measured(given_rounds: int, seconds: float, greedy: int, modest: int) -> Iterator[tuple[str, Measure]]:
+def measure(given_rounds: int, seconds: float) -> list[Row]:
     """Measure with one API key for all callers and with a key for each, in turns."""
-    connections = {GREEDY: greedy, **dict.fromkeys(MODEST, modest)}
-
-    def measure() -> list[Row]:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            file = folder / "keys.toml"
-            own = {name: add_key(file, name, {}) for name in connections}
-            ways = {"one account": dict.fromkeys(connections, add_key(file, "everybody", {})), "fair": own}
-            server = stack.enter_context(spawned_server([f"--keys={file}", "--log-level=error"]))
-            rounds: dict[str, list[Outcomes]] = {way: [] for way in ways}
-            for _ in range(given_rounds):
-                for way, keys in ways.items():
-                    rounds[way].append(asyncio.run(load(server.address, keys, connections, seconds)))
-        return [row for way, found in rounds.items() for row in rows(way, found)]
-
-    yield f"One caller with {greedy} connections and ten with {modest} each", measure
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        file = folder / "keys.toml"
+        own = {name: add_key(file, name, {}) for name in CONNECTIONS}
+        ways = {"one account": dict.fromkeys(CONNECTIONS, add_key(file, "everybody", {})), "fair": own}
+        server = stack.enter_context(spawned_server([f"--keys={file}", "--log-level=error"]))
+        rounds: dict[str, list[Outcomes]] = {way: [] for way in ways}
+        for _ in range(given_rounds):
+            for way, keys in ways.items():
+                rounds[way].append(asyncio.run(load(server.address, keys, seconds)))
+    return [row for way, found in rounds.items() for row in rows(way, found)]
 
 
 def rows(way: str, rounds: list[Outcomes]) -> list[Row]:
@@ -146,24 +142,21 @@ def main() -> int:
     add = command.options.add_argument
     add("--rounds", type=int, default=3, help="measurements of each way (%(default)s)")
     add("--seconds", type=float, default=40.0, help="length of a measurement after warm-up (%(default)s)")
-    add("--greedy", type=int, default=100, help="connections of the greedy caller (%(default)s)")
-    add("--modest", type=int, default=4, help="connections of each modest caller (%(default)s)")
     add("--searches", action="store_true", help="measure searches instead of reranking")
-    add(
-        "--searching",
-        type=int,
-        default=40,
-        help="pending searches of the greedy caller (%(default)s)",
-    )
     given = command.parse(None)
     notes = "the embedded ranker; medians of rounds (smallest to largest)"
+    what: Callable[[int, float], list[Row]] = measure
+    title = "Fair shares of a full server"
+    part = f"One caller with {CONNECTIONS[GREEDY]} connections and ten with {CONNECTIONS[MODEST[0]]} each"
     if given.searches:
-        measure = partial(fairness_of_searches.measure, given.rounds, given.seconds, given.searching)
-        part = f"One caller that searches, and one with {given.searching} searches at a time", measure
-        return command.report(Heading("Fair shares of searches", notes), [part], given.out)
-    notes += "; 1 is an equal share of all goodput"
-    parts = measured(given.rounds, given.seconds, given.greedy, given.modest)
-    return command.report(Heading("Fair shares of a full server", notes), parts, given.out)
+        what = partial(fairness_of_searches.measure, greedy=SEARCHING)
+        title = "Fair shares of searches"
+        part = f"One caller that searches, and one with {SEARCHING} searches at a time"
+    else:
+        notes += "; 1 is an equal share of all goodput"
+    return command.report(
+        Heading(title, notes), [(part, partial(what, given.rounds, given.seconds))], given.out
+    )
 
 
 if __name__ == "__main__":

