@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -154,10 +153,5 @@ def quick(backbone: str) -> Settings:
 
 
 def digest_of(*values: Any) -> str:
-    """Hash JSON values to 16 hexadecimal digits."""
-    text = json.dumps(values, sort_keys=True, default=_refuse)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _refuse(value: Any) -> Mapping[str, Any]:
-    raise TypeError(f"{type(value).__name__} cannot be part of a digest")
+    """Hash JSON values to 16 hexadecimal digits. Raises: TypeError for other values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
