@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
@@ -22,15 +23,14 @@ from typing import Any
 import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
+from hpack import Encoder, NeverIndexedHeaderTuple
+from hyperframe.frame import DataFrame, HeadersFrame, RstStreamFrame, SettingsFrame
 
 from farrank.v1.rerank_pb2 import Document, RerankRequest
-from farrank_bench.large_requests import METHOD, ProcessMemory
+from farrank_bench.large_requests import METHOD, ProcessMemory, ask_grpc, started
 from farrank_bench.report import Command, Heading, Measure, Row, below
 from farrank_bench.rounds import Child, child
-from farrank_bench.served import serving
-from farrank_rankers.files.model_files import EMBEDDED
-from farrank_rankers.files.save import save_ranker
-from farrank_rankers.files.untrained import new_ranker
+from farrank_cli.spawn import spawned_server
 
 CHECK = "/grpc.health.v1.Health/Check"
 EVERY_S = 0.02
@@ -39,29 +39,13 @@ STALL_MS = 300.0
 TIMEOUT_S = 60.0
 ATTACKER = "127.0.0.2"
 
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS = 0, 1, 3, 4
-_END_HEADERS, _END_STREAM, _ACK = 4, 1, 1
-_INITIAL_WINDOW_SIZE = 4
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Write a frame of HTTP/2 (RFC 9113)."""
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def headers(path: str) -> bytes:
-    """Write the header block of a call, without compression (RFC 7541)."""
-    fields = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": path,
-        ":authority": "flood",
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }
-    return b"".join(
-        b"\x00" + b"".join(bytes([len(each)]) + each.encode() for each in field) for field in fields.items()
-    )
+HEADERS = (
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":authority", "flood"),
+    ("content-type", "application/grpc"),
+    ("te", "trailers"),
+)
 
 
 class Attacker:
@@ -70,10 +54,9 @@ class Attacker:
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), source_address=(ATTACKER, 0))
-        window = struct.pack(">HI", _INITIAL_WINDOW_SIZE, 0)
-        self.send(
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(_SETTINGS, 0, 0, window) + frame(_SETTINGS, _ACK, 0)
-        )
+        window = SettingsFrame(settings={SettingsFrame.INITIAL_WINDOW_SIZE: 0})
+        frames = window.serialize() + SettingsFrame(flags=["ACK"]).serialize()
+        self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frames)
         threading.Thread(target=self._drain, daemon=True).start()
 
     def send(self, data: bytes) -> None:
@@ -97,14 +80,16 @@ class Attacker:
 
 def streams(path: str, count: int, request: bytes | None, *, reset: bool = False) -> Iterator[bytes]:
     """Write calls: headers, a request (None: only headers), and with `reset` a reset of the stream."""
-    block = headers(path)
-    for number in range(count):
-        stream = 2 * number + 1
-        data = frame(_HEADERS, _END_HEADERS, stream, block)
+    # Without the dynamic table, so that the same block serves all streams and connections.
+    fields = [NeverIndexedHeaderTuple(*each) for each in ((":path", path), *HEADERS)]
+    block = Encoder().encode(fields, huffman=False)
+    for stream in range(1, 2 * count, 2):
+        data = HeadersFrame(stream, block, flags=["END_HEADERS"]).serialize()
         if request is not None:
-            data += frame(_DATA, _END_STREAM, stream, b"\x00" + struct.pack(">I", len(request)) + request)
+            message = b"\x00" + struct.pack(">I", len(request)) + request
+            data += DataFrame(stream, message, flags=["END_STREAM"]).serialize()
         if reset:
-            data += frame(_RST_STREAM, 0, stream, struct.pack(">I", 8))
+            data += RstStreamFrame(stream, error_code=8).serialize()
         yield data
 
 
@@ -120,34 +105,16 @@ def flood(address: str, *, connections: int, calls: Callable[[], Iterator[bytes]
 
 def compressed(address: str, *, calls: int) -> None:
     """Send messages that unpack to 20 MB each."""
-    message = bytes(20 * 10**6)
-    with grpc.insecure_channel(address) as channel:
-        call: Any = channel.unary_unary(METHOD)
-        for _ in range(calls):
-            try:
-                call(message, compression=grpc.Compression.Gzip, timeout=TIMEOUT_S)
-            except grpc.RpcError:
-                continue
+    for _ in range(calls):
+        ask_grpc(address, bytes(20 * 10**6), grpc.Compression.Gzip)
 
 
 def large(address: str, *, calls: int) -> None:
     """Send complete requests of 20 MB at once, each on its own connection."""
     data = RerankRequest(query="sea", documents=[Document(text="a" * 2**20)] * 19).SerializeToString()
 
-    def ask() -> None:
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        with grpc.insecure_channel(address, options=options) as channel:
-            try:
-                call: Any = channel.unary_unary(METHOD)
-                call(data, timeout=TIMEOUT_S)
-            except grpc.RpcError:
-                return
-
-    threads = [threading.Thread(target=ask) for _ in range(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(calls) as crowd:
+        list(crowd.map(partial(ask_grpc, address), [data] * calls))
 
 
 def asked(connection: Connection, address: str) -> None:
@@ -191,10 +158,8 @@ def measure_attack(probe: Child, memory: ProcessMemory, attack: Callable[[], Non
 
 def parts(scratch: Path) -> Iterator[tuple[str, Measure]]:
     """Start a server, and yield one attack after the other."""
-    artifact = scratch / "ranker"
-    save_ranker(new_ranker("maxp", EMBEDDED, seed=1, max_document_tokens=128), artifact)
     small = RerankRequest(query="sea", documents=[Document(text="a ship")]).SerializeToString()
-    with serving(artifact, "--log-level", "error") as server, child("asked", asked, server.address) as probe:
+    with spawned_server(started(scratch)) as server, child("asked", asked, server.address) as probe:
         many = partial(flood, server.address)
         attacks: dict[str, Callable[[], None]] = {
             "60,000 streams, each reset": partial(

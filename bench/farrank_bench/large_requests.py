@@ -35,7 +35,7 @@ from farrank.v1.rerank_pb2 import Document, RerankOptions, RerankRequest
 from farrank_bench.report import Command, Heading, Measure, Row, below, spread
 from farrank_bench.rounds import Child, child
 from farrank_bench.served import RANKER
-from farrank_cli.spawn import SpawnedServer, spawned_server
+from farrank_cli.spawn import spawned_server
 from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
@@ -72,14 +72,14 @@ def checked(connection: Connection, address: str) -> None:
             connection.send(longest_s * 1e3)
 
 
-def ask_grpc(server: SpawnedServer, data: bytes) -> str:
-    """Send bytes over gRPC. Returns the status."""
+def ask_grpc(address: str, data: bytes, compression: grpc.Compression | None = None) -> str:
+    """Send bytes over gRPC, on a connection of their own. Returns the status."""
     # Without a local pool, channels with equal arguments share one connection.
     options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-    with grpc.insecure_channel(server.address, options=options) as channel:
+    with grpc.insecure_channel(address, options=options) as channel:
         call: Callable[..., bytes] = channel.unary_unary(METHOD)
         try:
-            call(data, timeout=TIMEOUT_S)
+            call(data, timeout=TIMEOUT_S, compression=compression)
         except grpc.RpcError as error:
             return error.code().name
         return "OK"
@@ -226,7 +226,7 @@ def at_once(
     for _ in range(rounds):
         with spawned_server(start) as server:
             memory = ProcessMemory(server.process.pid)
-            ask = partial(ask_grpc, server)
+            ask = partial(ask_grpc, server.address)
             if is_http:
                 ask = partial(ask_http, server.http_url, METHOD, caller=GREEDY)
             with child("probed", probed, server.address, server.http_url, server.process.pid) as probe:
@@ -284,7 +284,7 @@ def parts(rounds: int, scratch: Path) -> Iterator[tuple[str, Measure]]:
     arguments = started(scratch)
     limit = LimitsConfig().max_request_bytes
     with spawned_server(arguments) as server, child("checks", checked, server.address) as checks:
-        over_grpc, connect = partial(ask_grpc, server), partial(ask_http, server.http_url, METHOD)
+        over_grpc, connect = partial(ask_grpc, server.address), partial(ask_http, server.http_url, METHOD)
         own = partial(ask_http, server.http_url, "/rerank")
         memory = ProcessMemory(server.process.pid)
         kinds: list[tuple[str, Callable[[bytes], str], Callable[[int], bytes], float]] = [
