@@ -40,6 +40,7 @@ from farrank_indexes.document import IndexDocument
 from farrank_indexes.index_builder import build_index
 from farrank_indexes.pydoc_corpus import read_pydoc
 from farrank_rankers.chunking import Chunking
+from farrank_rankers.errors import SourceError
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
@@ -268,8 +269,8 @@ def main() -> int:
     except KeyboardInterrupt:
         print(f"\n{arguments.out}: stopped; the same command continues", file=sys.stderr)
         return 130
-    except TrainingError as error:
-        # A run with other settings or another Python's texts began there.
+    except (TrainingError, SourceError) as error:
+        # A run with other settings or another Python's texts began there, or its files are damaged.
         print(f"\n{error}\nremove {arguments.out} to start again", file=sys.stderr)
         return 2
     print(f"\n{arguments.out}: done in {(time.monotonic() - began_s) / 60:.1f} minutes")
