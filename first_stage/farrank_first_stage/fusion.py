@@ -4,16 +4,18 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from farrank_calls.errors import Gone
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.config import IndexConfig
 from farrank_first_stage.kinds import CheckContext, Kind, StageContext
-from farrank_indexes.stored_documents import DocumentStores
 from farrank_settings.checked import at_least
 from farrank_settings.errors import ConfigError
+
+if TYPE_CHECKING:
+    from farrank_indexes.stored_documents import DocumentStores
 
 Answer = TypeVar("Answer")
 Method = Literal["rrf", "linear", "mean"]
@@ -165,7 +167,7 @@ class FusionStage(FirstStage):
         raise Gone(missing)
 
     @property
-    def stores(self) -> DocumentStores | None:
+    def stores(self) -> "DocumentStores | None":
         """The data stored with the first member that has any."""
         owner = self._stores_member
         return None if owner is None else owner.stores

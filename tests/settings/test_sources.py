@@ -1,5 +1,7 @@
 """The configuration read from a file, the environment and flags."""
 
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,6 +38,18 @@ def environment(**variables: str) -> list[Setting]:
 
 def test_without_options_the_tree_is_the_default_one() -> None:
     assert build() == ServerConfig()
+
+
+def test_reading_the_configuration_does_not_import_torch() -> None:
+    """That takes seconds, and the message about an unknown key lists the keys of every kind of index."""
+    script = (
+        "import sys\n"
+        "from farrank_server.config.server_config import config_schema\n"
+        "config_schema()\n"
+        "print('farrank_first_stage.fusion' in sys.modules, 'torch' in sys.modules)\n"
+    )
+    read = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (read.stdout, read.stderr) == ("True False\n", "")
 
 
 YAML = """
