@@ -288,7 +288,8 @@ class _PendingRequests:
             if len(self._waiting) < MAX_PENDING_REQUESTS:
                 break
             oldest, began_s = next(iter(self._waiting.items()))
-            if clock_s() - began_s >= GIVES_WAY_S:
+            # One whose own time is up leaves by itself, in this turn of the event loop or the next.
+            if clock_s() - began_s >= GIVES_WAY_S and not oldest.expired():
                 del self._waiting[oldest]
                 oldest.reschedule(clock_s())
         patience = asyncio.timeout(ARRIVAL_S)

@@ -13,6 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
+from farrank_calls.errors import DeadlineExceeded
 from farrank_client.balancing import read_backlog_s
 from farrank_server.config.schema import LimitsConfig, ListenConfig
 from farrank_server.listen import SEARCHES, GrpcListener
@@ -235,3 +236,22 @@ async def test_complete_requests_do_not_give_way_after_a_stall_of_the_event_loop
         if not each.request.done():
             each.request.set_result(b"request")
     assert await asyncio.gather(*read) == [b"request"] * len(calls)
+
+
+async def test_a_check_that_waits_for_room_survives_the_end_of_an_older_ones_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standard_services, "MAX_PENDING_REQUESTS", 1)
+    monkeypatch.setattr(standard_services, "GIVES_WAY_S", 0.05)
+    monkeypatch.setattr(standard_services, "ARRIVAL_S", 0.3)
+    pending: Any = standard_services._PendingRequests()
+    half_sent, whole = Arriving(), Arriving()
+    whole.request.set_result(b"request")
+    earlier = asyncio.create_task(pending.arrived(half_sent))
+    await asyncio.sleep(0)
+    later = asyncio.create_task(pending.arrived(whole))
+    await asyncio.sleep(0)
+    # The wait for room, which begins later, ends in the same turn of the event loop, and is served first.
+    time.sleep(0.5)  # noqa: ASYNC251  the stall
+    assert await later == b"request"
+    assert isinstance(await earlier, DeadlineExceeded)
