@@ -91,7 +91,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
         "    while True: print('line')\n"
         "endless = types.SimpleNamespace(configure=lambda parser: None, run=run)\n"
         "sys.modules['farrank_cli.commands.endless'] = endless\n"
-        "m.COMMANDS['endless'] = m.Command('x')\n"
+        "m.COMMANDS['endless'] = m.Subcommand('x')\n"
         "sys.exit(m.main(['endless']))"
     )
     with subprocess.Popen(
