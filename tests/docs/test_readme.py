@@ -96,6 +96,16 @@ def test_every_farrank_command_is_one_and_its_configuration_holds(
             assert config != ServerConfig() or not arguments
 
 
+def test_no_example_writes_into_a_folder_of_the_sources() -> None:
+    """Otherwise an index of a checkout would go into its packages and images."""
+    sources = {path.parents[1].name for path in ROOT.glob("*/farrank*/__init__.py")}
+    pages = [README, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))]
+    written = re.compile(r"(?:--out |--index \w+=|--volume \./|path: )(\w+)[/:]")
+    folders = {folder for page in pages for folder in written.findall(page)}
+    assert "data" in folders
+    assert not folders & sources
+
+
 def test_every_make_target_exists() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     pages = [README, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))]
