@@ -16,13 +16,13 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 
 # --no-compile: Python compiles the modules that it imports; pip would spend 45 s on compiling all of them. The pinned
-# packages come first, without a search for versions that fit, which takes pip half a minute. The second call adds the
-# project and the packages that only some builds of torch need.
-BUILD_PINS := ^(cuda|nvidia|onnxruntime-gpu|tensorrt|triton|grpcio-tools)
+# packages come first, from two processes, the largest (torch) among the first, and without a search for versions that
+# fit, which takes pip half a minute. The last call adds the project and the packages that only some builds of torch need.
+BUILD_PINS := ^(\#|cuda|nvidia|onnxruntime-gpu|tensorrt|triton|grpcio-tools)
 $(READY): pyproject.toml clients/pyproject.toml clients/hatch_build.py constraints.txt proto/farrank/v1/rerank.proto
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	grep -vE '$(BUILD_PINS)' constraints.txt >$(VENV)/pins.txt
-	$(BIN)/pip install --quiet --no-compile --no-deps --requirement $(VENV)/pins.txt
+	grep -vE '$(BUILD_PINS)' constraints.txt | sort --reverse | \
+		xargs -n 70 -P 2 $(BIN)/pip install --quiet --no-compile --no-deps
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable clients --editable '.[all,dev]'
 	touch $@
 
