@@ -117,8 +117,9 @@ class Reservations:
         """
         self._check_size(reservation.work)
         with self._lock:
-            self._check(reservation, now_s)
-            self._take(reservation)
+            columns = self._columns(reservation)
+            self._check(reservation, columns, now_s)
+            self._take(reservation, columns)
         return reservation
 
     def resize(
@@ -136,9 +137,10 @@ class Reservations:
             # Its own estimate is not counted against the call.
             self._release(reservation)
             reservation.work, reservation.unread, reservation.held = work, unread, held
+            columns = self._columns(reservation)
             if not fits:
-                self._check(reservation, now_s)
-            self._take(reservation)
+                self._check(reservation, columns, now_s)
+            self._take(reservation, columns)
 
     def _check_size(self, work: Sequence[RankerWork]) -> None:
         """Refuse a call that is too large for any queue. Raises: InvalidArgument."""
@@ -159,10 +161,9 @@ class Reservations:
             and all(each.chunks <= most for each, most in zip(work, reserved[CHUNKS], strict=True))
         )
 
-    def _take(self, reservation: Reservation) -> None:
+    def _take(self, reservation: Reservation, columns: FloatArray) -> None:
         """Count what the call asks for as taken."""
         account, work = reservation.account, reservation.work
-        columns = self._columns(reservation)
         if account not in self._accounts:
             self._accounts[account] = [self._account_number(account), 0]
             if self._free_numbers:
@@ -289,7 +290,7 @@ class Reservations:
         speeds = self._speeds[self._number[work.ranker]]
         return work.tokens / speeds.encoding.per_s + work.chunks / speeds.scoring.per_s
 
-    def _check(self, reservation: Reservation, now_s: float) -> None:
+    def _check(self, reservation: Reservation, columns: FloatArray, now_s: float) -> None:
         """Refuse a call that would be late, or for which there is no room. Raises: as `admit`."""
         limits = self._limits
         own_s = sum(map(self._alone_s, reservation.work))
@@ -305,7 +306,7 @@ class Reservations:
             return
         tokens = sum(work.tokens for work in reservation.work)
         self._check_room(reservation, tokens, own_s)
-        seen = self._forecast(reservation, self._columns(reservation), now_s)
+        seen = self._forecast(reservation, columns, now_s)
         reading_s = self._reading_s(reservation.account, reservation.unread)
         usable_s = remaining_s * limits.deadline_margin
         done_after_s = seen.done_after_s + reading_s
