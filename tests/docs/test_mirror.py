@@ -26,7 +26,7 @@ def holds_logic(path: Path) -> bool:
 
 
 def product_modules() -> Iterator[tuple[str, str]]:
-    """Yield each module that holds logic, with its room. `__main__.py` only starts the modules beside it."""
+    """Yield each module that holds logic, with its room. `__main__.py` only starts others."""
     for room in ROOMS:
         for path in sorted((ROOT / room).glob("farrank*/**/*.py")):
             if path.name != "__main__.py" and "_pb2" not in path.name and holds_logic(path):

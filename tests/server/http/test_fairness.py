@@ -42,7 +42,7 @@ async def test_many_connections_are_one_caller(
         async def ask(session: aiohttp.ClientSession, name: str, priority: str = "") -> None:
             options = {"ranker": "maxp"} | ({"priority": priority} if priority else {})
             body = {"query": QUERY, "documents": [{"text": QUERY}], "options": options}
-            # A busy machine needs long to open so many connections.
+            # A busy machine opens 220 connections slowly.
             headers = {"Connect-Timeout-Ms": "3600000"}
             async with session.post(f"{METHODS}Rerank", json=body, headers=headers) as answer:
                 assert answer.status == 200, await answer.text()
