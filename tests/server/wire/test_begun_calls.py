@@ -126,7 +126,8 @@ async def test_answers_of_one_caller_that_it_does_not_read_leave_places_for_othe
                 await each.call(RERANK, asked)
                 await each.call(CHECK, b"")
         refused = "open_calls_refused_total"
-        # It gets 15/16 of 32 places, and half of 1,024. A call that ends meanwhile makes room for one more.
+        # It gets 15/16 of 32 places, and half of 1,024. On a busy machine fewer refusals have been seen; the
+        # reason is not known. The places that it holds are exact.
         await until(lambda: shown(metrics, refused, kind="calls") >= 1100)
         await until(lambda: shown(metrics, "open_calls", kind="calls") == 30)
         await until(lambda: shown(metrics, refused, kind="health checks") >= 600)
