@@ -14,7 +14,7 @@ from farrank_calls.errors import (
     Unavailable,
 )
 from farrank_first_stage import Candidate
-from farrank_first_stage.engine_clients import EngineError, EngineRefused, texts_in
+from farrank_first_stage.engine_client import EngineError, EngineRefused, texts_in
 from farrank_rankers.json_values import bounded_text, loads
 from farrank_settings.errors import ConfigError
 

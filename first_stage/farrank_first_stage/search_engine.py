@@ -1,4 +1,4 @@
-"""OpenSearch and Elasticsearch as first stage: one adapter over the clients of both."""
+"""OpenSearch and Elasticsearch as first stage."""
 
 import asyncio
 import base64
@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import os
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,12 @@ from farrank_calls.errors import FarrankError, Gone, Unavailable
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.config import IndexConfig
-from farrank_first_stage.engine_clients import (
+from farrank_first_stage.engine_client import (
     Access,
-    ElasticsearchClient,
     EngineClient,
     EngineError,
     EngineRefused,
     EngineUnreachable,
-    OpenSearchClient,
 )
 from farrank_first_stage.engine_messages import (
     QueryBody,
@@ -95,11 +93,10 @@ class SearchEngineConfig(IndexConfig):
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One of the two products: its name (also of its extra), its client's package, and its client's class."""
+    """One of the two products: its name (also of its extra), and its name in the header X-Elastic-Product."""
 
     name: str
-    package: str
-    client: Callable[[Access], EngineClient]
+    header: str | None = None
 
 
 class SearchEngine(FirstStage):
@@ -130,10 +127,16 @@ class SearchEngine(FirstStage):
         index or field, or refuses the credentials or the body.
         """
         config = self._config
-        access = Access(
-            config.hosts, _headers(config), _tls(config), self._connections, config.host_timeout_s
+        self._client = EngineClient(
+            Access(
+                config.hosts,
+                _headers(config),
+                _tls(config),
+                self._connections,
+                config.host_timeout_s,
+                self._product.header,
+            )
         )
-        self._client = self._product.client(access)
         self._description = await self._wait_until_ready(self._client)
 
     async def stop(self) -> None:
@@ -337,7 +340,7 @@ def _headers(config: SearchEngineConfig) -> dict[str, str]:
 
 def _check(product: Product, key: str, config: SearchEngineConfig, context: CheckContext) -> Iterable[str]:
     """Find problems without a request to the engine: the client's package, files and credentials."""
-    if importlib.util.find_spec(product.package) is None:
+    if importlib.util.find_spec("aiohttp") is None:
         yield f"{key}.kind: {product.name} needs a package: pip install 'farrank[{product.name}]'"
     if config.credentials_env is not None and config.credentials_file is not None:
         yield f"{key}.credentials_file: credentials_env is set, too; set one of them"
@@ -352,5 +355,5 @@ def _kind(product: Product) -> Kind:
     return Kind(SearchEngineConfig, partial(SearchEngine, product), partial(_check, product))
 
 
-OPENSEARCH = _kind(Product("opensearch", "opensearchpy", OpenSearchClient))
-ELASTICSEARCH = _kind(Product("elasticsearch", "elasticsearch", ElasticsearchClient))
+OPENSEARCH = _kind(Product("opensearch"))
+ELASTICSEARCH = _kind(Product("elasticsearch", "Elasticsearch"))
