@@ -13,7 +13,7 @@ _SCRIPT = """\
 # zsh:  autoload -U compinit bashcompinit && compinit && bashcompinit, then the same line
 _farrank() {{
     local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD - 1]}}" path="" word
-    for word in "${{COMP_WORDS[@]:1:COMP_CWORD - 1}}"; do
+    for word in "${{COMP_WORDS[@]:1:$((COMP_CWORD - 1))}}"; do
         case "$path/$word" in {paths}) path="$path/$word" ;; esac
     done
     case "$path $previous" in
@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
             flags = [flag for flag in action.option_strings if flag.startswith("--")]
             values = list(map(str, action.choices or ()))
             words[path] += flags or values
-            choices |= {f"{path} {flag}": values for flag in flags if values}
+            if action.nargs != 0:  # without choices the value is left to the shell, which completes files
+                choices |= {f"{path} {flag}": values for flag in flags}
     paths = "|".join(filter(None, words))
     print(_SCRIPT.format(paths=paths, choices=_cases(choices), words=_cases(words)), end="")
     return DONE
