@@ -184,6 +184,14 @@ def servers_are_forked() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def nothing_is_unfrozen() -> Iterator[None]:
+    """Keep what is excluded from collections: a server that ends in this process would include it again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def operators_read_once() -> None:
     """Let torch read the ONNX form of each of its operators once, instead of for each graph (0.4 s)."""
     from torch.onnx._internal.exporter._registration import ONNXRegistry

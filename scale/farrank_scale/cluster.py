@@ -5,7 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,17 +106,19 @@ def bring_up(
     end_s = time.monotonic() + ready_s
     made = application(config, scale)
     try:
-        serve.start(
-            proxy_location=proxy_location(head_only=head_only),
-            logging_config=LoggingConfig(enable_access_log=False),
-            controller_options=controller_options(),
-            **proxy_options(config),
-        )
+        # Both calls wait a minute for Serve's proxies, which a busy machine may need longer to start.
+        with suppress(TimeoutError):
+            serve.start(
+                proxy_location=proxy_location(head_only=head_only),
+                logging_config=LoggingConfig(enable_access_log=False),
+                controller_options=controller_options(),
+                **proxy_options(config),
+            )
         target = serve.RunTarget(made, name=name, route_prefix="/")
-        serve.run_many([target], wait_for_applications_running=False)
+        with suppress(TimeoutError):
+            serve.run_many([target], wait_for_applications_running=False)
         _wait_until_ready(name, end_s, ready_s, show)
-        # The proxies learn the application's route a moment after it runs.
-        _get_global_client().wait_for_proxies_serving()
+        _wait_for_proxies(end_s, ready_s)
     except (RayError, TimeoutError) as error:
         # The last line is the cause.
         last = (str(error).splitlines() or [type(error).__name__])[-1].strip()
@@ -138,6 +140,16 @@ def _wait_until_ready(name: str, end_s: float, ready_s: float, show: Callable[[s
         if time.monotonic() >= end_s:
             raise NotReadyError(f"not ready after {ready_s:g} s: {line}")
         time.sleep(LOOK_EVERY_S)
+
+
+def _wait_for_proxies(end_s: float, ready_s: float) -> None:
+    """Wait until the proxies have started and know the application's route, a moment after it runs."""
+    while True:
+        with suppress(TimeoutError):
+            _get_global_client().wait_for_proxies_serving()
+            return
+        if time.monotonic() >= end_s:
+            raise NotReadyError(f"not ready after {ready_s:g} s: Ray Serve's proxies do not answer")
 
 
 def _details(name: str) -> ApplicationDetails:

@@ -50,7 +50,11 @@ def up(cluster: Any, config: ServerConfig) -> Callable[..., None]:
         # On one machine the nodes share its ports, so there is one proxy.
         bring_up(changed, Scale(**scale), NAME, head_only=True)
 
-    bring(replicas=1)
+    with pytest.MonkeyPatch.context() as patch:
+        # As on a machine on which the proxies take longer to start than Serve waits for them.
+        for module in ("api", "client"):
+            patch.setattr(f"ray.serve._private.{module}.HTTP_PROXY_TIMEOUT", 0.1)
+        bring(replicas=1)
     return bring
 
 
@@ -75,7 +79,7 @@ def called(client: Client, callers: int = 2, documents: list[str] = DOCUMENTS) -
     def call() -> None:
         while not stop.is_set():
             try:
-                client.rerank(QUERY, documents, timeout_s=60)
+                client.rerank(QUERY, documents, timeout_s=600)
                 ends["OK"] += 1
             except FarrankError as error:
                 ends[f"{type(error).__name__}: {error}"] += 1

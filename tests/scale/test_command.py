@@ -70,7 +70,7 @@ def test_up_status_targets_and_a_down_that_answers_what_is_held(
         assert wrong.exit_code == 1
         assert wrong.err == f"farrank: no application 'other' on this cluster; known are: {NAME}\n"
         with ThreadPoolExecutor(1) as pool:
-            held = pool.submit(client.rerank, QUERY, LONG, timeout_s=60)
+            held = pool.submit(client.rerank, QUERY, LONG, timeout_s=600)
             while _backlog_s(farrank) == 0:
                 assert not held.done()
                 time.sleep(0.05)
