@@ -24,6 +24,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 # Serve kills a proxy that is not up within 5 s. Its imports take longer on a busy machine.
 os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "120"
+# Ray gives its workers a niceness of 15. Beside other work of the machine they would hardly run.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # Ray's own spelling
 
 # Serve's gRPC proxy always listens on every interface. By default these tests run only where loopback is the
 # only one.
