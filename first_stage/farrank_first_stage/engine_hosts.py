@@ -12,10 +12,10 @@ LONGEST_AVOIDED_S = 32.0
 
 @dataclass(slots=True)
 class Host:
-    """One host: its address, its failures since its last answer, and the end of the time without requests."""
+    """One host: its address, for how long it is avoided (0 s after an answer), and until when."""
 
     url: str
-    failures: int = 0
+    avoided_s: float = 0.0
     avoided_until: float = 0.0
 
 
@@ -37,7 +37,7 @@ class Hosts:
         host = next((each for each in self._hosts if each.avoided_until <= now), None)
         if host is None:
             host = self._hosts[0]
-        elif host.failures:
+        elif host.avoided_s:
             self._avoid(host)
         self._hosts.remove(host)
         self._hosts.append(host)
@@ -45,14 +45,14 @@ class Hosts:
 
     def answered(self, host: Host) -> None:
         """Give the host requests again."""
-        host.failures = 0
+        host.avoided_s = 0.0
         host.avoided_until = 0.0
 
     def failed(self, host: Host) -> None:
         """Avoid the host. Requests that fail at the same time count as one failure."""
-        if not host.failures:
+        if not host.avoided_s:
             self._avoid(host)
 
     def _avoid(self, host: Host) -> None:
-        host.avoided_until = self._now() + min(FIRST_AVOIDED_S * 2**host.failures, LONGEST_AVOIDED_S)
-        host.failures += 1
+        host.avoided_s = min(2 * host.avoided_s or FIRST_AVOIDED_S, LONGEST_AVOIDED_S)
+        host.avoided_until = self._now() + host.avoided_s

@@ -75,6 +75,14 @@ def test_the_time_without_requests_doubles_up_to_a_limit(clock: Clock) -> None:
     assert host.avoided_until == clock.now + FIRST_AVOIDED_S
 
 
+def test_a_host_that_is_down_for_a_day_stays_a_host(clock: Clock) -> None:
+    hosts = Hosts(["a", "b"], clock)
+    hosts.failed(named(hosts, "a"))
+    for _ in range(24 * 3600 // int(LONGEST_AVOIDED_S)):
+        clock.now += LONGEST_AVOIDED_S
+        assert asked(hosts, 4) == {"a": 1, "b": 3}
+
+
 def test_requests_that_fail_together_are_one_failure(clock: Clock) -> None:
     hosts = Hosts(["a", "b"], clock)
     host = named(hosts, "a")
