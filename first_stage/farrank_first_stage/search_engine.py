@@ -53,8 +53,8 @@ _MAX_CREDENTIALS_BYTES = 2**16
 def _are_hosts(texts: Sequence[str]) -> bool:
     try:
         urls = [urlsplit(text) for text in texts]
-        whole = all(url.hostname and url.port for url in urls)
-    except ValueError:  # a port that is not a number
+        whole = all(url.hostname and url.hostname.encode("idna") and url.port for url in urls)
+    except ValueError:  # a port that is not a number, a name with an empty or too long part
         return False
     return whole and {url.scheme for url in urls} in ({"http"}, {"https"})
 
@@ -66,7 +66,7 @@ class SearchEngineConfig(IndexConfig):
     `index` is a name, an alias or a pattern. A document's text is its `title_field`, if one is set, and its
     `text_field`, in which `match` searches; `body` is a JSON file with another search. `credentials_env`
     names an environment variable, or `credentials_file` a file, with NAME:PASSWORD, `ApiKey KEY` or `Bearer
-    TOKEN`. A host that is silent for `host_timeout_s` is avoided for a while.
+    TOKEN`. A host that does not answer completely within `host_timeout_s` is avoided for a while.
     """
 
     hosts: tuple[str, ...] = must(

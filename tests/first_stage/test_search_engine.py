@@ -231,7 +231,7 @@ async def test_a_host_that_says_nothing_is_given_up_before_a_late_deadline(front
     async with opened(config_of(kind, front, host_timeout_s=0.2)) as stages:
         front.fault = front.hang
 
-        with pytest.raises(Unavailable, match=r"did not answer for 0\.2 s"):
+        with pytest.raises(Unavailable, match=r"no complete answer within 0\.2 s"):
             await stages.search("news", "river", 10, TIMEOUT_S)
 
 
@@ -623,6 +623,8 @@ def test_files_and_credentials_are_checked_before_anything_is_started(
         ("https://search.example",),
         ("ftp://a:1",),
         ("http://a:b",),
+        ("http://search..example:9200",),
+        (f"http://{'a' * 64}.example:9200",),
         ("https://a:1", "http://b:1"),
     ],
 )
