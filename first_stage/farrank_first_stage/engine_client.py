@@ -1,6 +1,7 @@
 """The HTTP client for search engines: OpenSearch, Elasticsearch and products with the same API."""
 
 import ssl
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,10 @@ from farrank_rankers.json_values import loads
 
 # A proxy without its engine answers with one of these, and a node that lost its cluster with 503.
 _HOST_IS_DOWN = (502, 503, 504)
+
+# Both engines' words for a search that took longer than its `timeout`, each with another status: OpenSearch
+# with 500, Elasticsearch with 504, as if it were a proxy, or in later versions with 429, as if it were full.
+_TOO_LATE = ("time exceeded", "search_timeout_exception")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,12 @@ class EngineRefused(EngineError):
         return " ".join(texts_in(self.error))
 
     @property
+    def too_late(self) -> bool:
+        """Whether the search took longer than its `timeout`."""
+        text = self.text.lower()
+        return any(each in text for each in _TOO_LATE)
+
+    @property
     def reasons(self) -> str:
         """The reasons in the error, each once, up to 300 characters. They may contain the caller's query."""
         reasons = dict.fromkeys(_reasons_in(self.error))
@@ -64,10 +75,10 @@ class EngineUnreachable(EngineError):
 
 
 class EngineTimeout(EngineError):
-    """A host sent nothing within its time limit."""
+    """A host sent no complete answer within its time limit."""
 
     def __init__(self, access: Access) -> None:
-        super().__init__(f"it did not answer for {access.host_timeout_s:g} s")
+        super().__init__(f"no complete answer within {access.host_timeout_s:g} s")
 
 
 class EngineClient:
@@ -90,7 +101,12 @@ class EngineClient:
             skip_auto_headers=["accept-encoding"],
             cookie_jar=aiohttp.DummyCookieJar(),
             connector=aiohttp.TCPConnector(
-                limit=0, limit_per_host=access.connections, ssl=access.tls if access.tls is not None else True
+                limit=0,
+                limit_per_host=access.connections,
+                ssl=access.tls if access.tls is not None else True,
+                # A host that hangs does not confirm the end of TLS. asyncio keeps its connection for 30 s,
+                # aiohttp with this option for 2 s. From Python 3.12.8 on, it ignores the option and warns.
+                enable_cleanup_closed=sys.version_info < (3, 12, 8),
             ),
             timeout=aiohttp.ClientTimeout(total=access.host_timeout_s),
         )
@@ -117,12 +133,14 @@ class EngineClient:
             self._hosts.failed(host)
             lasting = isinstance(error, self._tls_errors)
             raise EngineUnreachable(_one_line(error), lasting=lasting) from None
-        if answer.status in _HOST_IS_DOWN:
-            self._hosts.failed(host)
-        else:
-            self._hosts.answered(host)
         if not 200 <= answer.status < 300:
-            raise EngineRefused(answer.status, _error_in(content))
+            refused = EngineRefused(answer.status, _error_in(content))
+            if answer.status in _HOST_IS_DOWN and not refused.too_late:
+                self._hosts.failed(host)
+            else:
+                self._hosts.answered(host)
+            raise refused
+        self._hosts.answered(host)
         try:
             tree = loads(content)
         except ValueError as error:

@@ -26,9 +26,6 @@ _OURS = ("size", "from", "_source", "timeout", "track_total_hits", "sort", "post
 _FULL_HINT_MS = 1000
 _DOWN_HINT_MS = 2000
 
-# Both engines' words for a search that took longer than its `timeout`, each with another status
-# (Elasticsearch with 429, as if it were full).
-_TOO_LATE = ("time exceeded", "search_timeout_exception")
 _TOO_MANY_TERMS = ("too_many_clauses", "too_many_nested_clauses", "maxclausecount")
 _TOO_MANY_CANDIDATES = ("result window is too large",)
 
@@ -138,8 +135,7 @@ def error_of(failure: EngineError) -> FarrankError:
     """
     if not isinstance(failure, EngineRefused):
         return down(str(failure))
-    text = failure.text.lower()
-    if any(each in text for each in _TOO_LATE):
+    if failure.too_late:
         return too_late()
     if failure.status == 429:
         return ResourceExhausted(
@@ -147,6 +143,7 @@ def error_of(failure: EngineError) -> FarrankError:
             reason=Reason.FIRST_STAGE_FULL,
             retry_after_ms=_FULL_HINT_MS,
         )
+    text = failure.text.lower()
     if any(each in text for each in _TOO_MANY_TERMS):
         return InvalidArgument(
             "query: has more terms than the search engine searches for (its "
