@@ -95,20 +95,23 @@ class Replay:
             count = min(self.questions, len(scores.collection.questions))
             cases = (scores.case(number, loaded, self.firstp) for number in range(count))
             some = [case for case in cases if case is not None]
-            found[ranker] = judge(some, MEASURES[scores.collection.measure], seed)
-            print(f"{name}, {ranker}: {len(some):,} questions replayed", flush=True)
+            try:
+                found[ranker] = judge(some, MEASURES[scores.collection.measure], seed)
+            except ValueError as error:
+                print(f"{name}, {ranker}: left out: {error}", flush=True)
+            else:
+                print(f"{name}, {ranker}: {len(some):,} questions replayed", flush=True)
         return found
 
 
 def relative_time(ranker: LoadedRanker, text: str, rounds: int = 5) -> float:
     """Compare the time of one of the ranker's windows with that of an input of 512 positions: the ratio."""
     reader = ranker.reader
-    query, document = (
-        reader.read_query("how much longer does a longer input take"),
-        reader.read_document(text),
-    )
-    whole = replace(reader.split(document)[0], ids=document.ids[: FIRSTP_POSITIONS - len(query) - 3])
-    inputs = [reader.chunk_input(query, chunk) for chunk in (reader.split(document)[0], whole)]
+    query = reader.read_query("how much longer does a longer input take")
+    document = reader.read_document(text)
+    window = reader.split(document)[0]
+    whole = replace(window, ids=document.ids[: FIRSTP_POSITIONS - len(query) - 3])
+    inputs = [reader.chunk_input(query, chunk) for chunk in (window, whole)]
     batches = [[each] * max(1, BATCH_POSITIONS // each.tokens) for each in inputs]
     ratios = []
     for _ in range(rounds):
@@ -141,6 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--cache", type=Path, default=Path(".cache/depth"), help="the kept scores (%(default)s)")
     add("--out", type=Path, help="write the report and its charts to this folder, too")
     given = parser.parse_args(arguments)
+    if given.out:
+        given.out.mkdir(parents=True, exist_ok=True)
     whole = Overrides(max_document_tokens=WHOLE_DOCUMENT)
     first = Overrides(window=FIRSTP_WINDOW, max_document_tokens=FIRSTP_WINDOW)
     rankers = {
@@ -158,9 +163,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pages = []
     for name, scores in made.items():
         judged = replay.judged(name, given.seed)
+        if not judged:
+            continue
         pages.append(section(name, scores.collection.measure, judged, given.seed))
         if given.out:
-            given.out.mkdir(parents=True, exist_ok=True)
             chart(name, scores.collection.measure, judged).savefig(given.out / f"{name}.png")
     text = max(next(iter(made.values())).collection.texts.values(), key=len)
     timed = next(iter(rankers.values()))

@@ -123,6 +123,8 @@ class KeptScores:
         if reader.tokenizer.files != encoder.reader.tokenizer.files:
             raise ValueError("the bi-encoder has another tokenizer than the rankers, whose chunks it encodes")
         self.collection, self._folder, self._encoder, self._reader = collection, folder, encoder, reader
+        chunking = reader.spec.chunking
+        self._cheap = f"{encoder.key}-{chunking.window}-{chunking.stride}"
         self._places = {doc_id: place for place, doc_id in enumerate(sorted(collection.texts))}
         self._chunks = cache(self._read_chunks)
         self._vectors = cache(self._read_vectors)
@@ -161,7 +163,7 @@ class KeptScores:
         )
 
     def _paths(self, number: int, ranker: LoadedRanker, firstp: LoadedRanker) -> list[Path]:
-        folders = (f"selectors-{self._encoder.key}", firstp.key, ranker.key)
+        folders = (f"selectors-{self._cheap}", firstp.key, ranker.key)
         return [self._folder / folder / f"{number:05}.npz" for folder in folders]
 
     def _read_chunks(self, doc_id: str) -> tuple[Chunk, ...]:
@@ -178,7 +180,7 @@ class KeptScores:
             )
             return {"vectors": vectors, "spans": _spans(chunks), "of_chunks": of_chunks}
 
-        path = self._folder / f"vectors-{self._encoder.key}" / f"{self._places[doc_id]:05}.npz"
+        path = self._folder / f"vectors-{self._cheap}" / f"{self._places[doc_id]:05}.npz"
         return _kept(path, make)
 
     def _selectors(self, question: JudgedQuestion) -> Arrays:

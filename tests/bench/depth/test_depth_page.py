@@ -65,3 +65,14 @@ def test_schedules_are_written_as_rounds() -> None:
 
 def test_a_page_without_a_ranker_has_only_its_chart() -> None:
     assert section("demo", "MRR", {}, 1) == "## demo\n\n![Quality against cost](demo.png)"
+
+
+def test_a_collection_with_too_few_questions_is_left_out(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report"
+    given = [*arguments, "--cache", str(tmp_path / "cache"), "--out", str(out), "--collections", "articles"]
+    assert main([*given, "--questions", "2", "--minutes", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "articles, maxp: left out: 0 questions divide into 0 to choose by and 0 to test" in said
+    assert "## articles" not in said
