@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--precision", choices=("fp32", "bf16"), help="of all rankers; the fastest that each has by default")
     add("--squad", type=Path, default=Path("../shared/data/squad"), help="SQuAD's folder (%(default)s)")
     add("--questions", type=at_least(2, MOST_QUESTIONS), default=300, help="of each collection (%(default)s)")
-    add("--article-candidates", type=at_least(2), default=8, help="candidates of articles (%(default)s)")
+    add("--article-candidates", type=at_least(2), default=6, help="candidates of articles (%(default)s)")
     add("--demo-candidates", type=at_least(2, 100), default=100, help="candidates of the demo (%(default)s)")
     add("--minutes", type=float, default=inf, help="make scores for at most this long, then replay them")
     add("--seed", type=int, default=0, help="of all draws (%(default)s)")
