@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.chunking import chunk_bounds, readable_tokens
+from farrank_rankers.chunking import WHOLE_DOCUMENT, chunk_bounds, readable_tokens
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import (
     BiEncoderOptions,
@@ -129,13 +129,14 @@ class Reader:
         return finished(self.document_steps(text, max_chunks, count_tokens=count_tokens))
 
     def document_steps(
-        self, text: str, max_chunks: int | None = None, *, count_tokens: bool = False
+        self, text: str, max_chunks: int | None = None, *, count_tokens: bool = False, whole: bool = False
     ) -> Generator[int, None, TokenizedText]:
         """Read as `read_document` does, a piece of bounded size at each step; yield the progress.
 
+        With `whole` no limit of the ranker or of `max_chunks` applies.
         Raises: ValueError if the text has a lone surrogate or max_chunks < 1.
         """
-        limit = readable_tokens(self.spec.chunking, max_chunks)
+        limit = WHOLE_DOCUMENT if whole else readable_tokens(self.spec.chunking, max_chunks)
         return self.tokenizer.steps(text, limit, count_tokens=count_tokens, spaces=self.document_spaces)
 
     @property
@@ -240,7 +241,7 @@ class ChunkFramer:
     """
 
     def __init__(self, reader: Reader, query: TokenizedText | None) -> None:
-        self._reader, self._query = reader, query
+        self.reader, self.query = reader, query
         # By the chunk's length: an input, and the start of its chunk.
         self._alike: dict[int, tuple[EncoderInput, int]] = {}
 
@@ -259,7 +260,7 @@ class ChunkFramer:
 
     def _pattern(self, length: int, chunk: Chunk) -> tuple[EncoderInput, int]:
         if length not in self._alike:
-            pattern = self._reader.chunk_input(self._query, chunk)
+            pattern = self.reader.chunk_input(self.query, chunk)
             self._alike[length] = pattern, int(np.argmax(pattern.roles == int(Role.DOCUMENT)))
         return self._alike[length]
 
