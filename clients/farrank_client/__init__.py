@@ -5,7 +5,7 @@ with Client("localhost:50051") as client:
     best = ranking.results[0]
 """
 
-from farrank_client.calls import Document, RerankOptions
+from farrank_client.calls import AdaptiveDepth, Document, RerankOptions
 from farrank_client.catalog import Catalog, IndexInfo, Limits, Parity, RankerInfo
 from farrank_client.client import AsyncClient, Client
 from farrank_client.errors import (
@@ -38,6 +38,7 @@ from farrank_client.transport import AsyncTransport, Tls, Transport
 
 __all__ = [
     "AccessDenied",
+    "AdaptiveDepth",
     "AsyncClient",
     "AsyncTransport",
     "Catalog",

@@ -4,8 +4,8 @@ Both clients build their calls here; they differ only in how they send them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
@@ -38,6 +38,21 @@ DocumentLike = str | Document | tuple[str, str] | Mapping[str, str]
 Documents = Sequence[DocumentLike] | Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class AdaptiveDepth:
+    """Read the most promising chunks of whole documents, in rounds, within a budget: at most one of these.
+
+    `chunks` is the mean number of chunks to read of a document, from 1 to 10,000; `tokens` bounds the tokens
+    of the call's encoder inputs; `milliseconds` is the time from the call's arrival, after which the last
+    finished round is the answer. Without any, 3.8 chunks are read. The server refuses other values, and
+    rankers that cannot do this.
+    """
+
+    chunks: float | None = None
+    tokens: int | None = None
+    milliseconds: int | None = None
+
+
 class RerankOptions(TypedDict, total=False):
     """Options of both calls; None, or an option left out, means the server's default.
 
@@ -45,6 +60,8 @@ class RerankOptions(TypedDict, total=False):
     Scores are the ranker's own, for a cross-encoder logits; `score_scale=ScoreScale.SIGMOID` maps them to 0
     to 1. `count_tokens_cut` makes `Result.tokens_cut` exact, but the server then tokenizes documents to their
     end. With `priority=Priority.BATCH` a call waits for interactive ones, and so needs a longer deadline.
+    `depth` is how much is read of each document: "all" that the ranker's limits allow, "adaptive", or an
+    `AdaptiveDepth` with a budget.
     """
 
     ranker: str | None
@@ -55,6 +72,7 @@ class RerankOptions(TypedDict, total=False):
     score_scale: ScoreScale | None
     priority: Priority | None
     count_tokens_cut: bool
+    depth: Literal["all", "adaptive"] | AdaptiveDepth | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +112,7 @@ LIST_RANKERS = UnaryCall(
 def _options_to_pb(options: RerankOptions) -> pb.RerankOptions:
     """Put the options on the wire; None leaves a field to the server's default.
 
-    Raises: TypeError for an unknown option.
+    Raises: TypeError for an unknown option or depth; ValueError if a budget is beyond its type.
     """
     known = RerankOptions.__annotations__
     if unknown := [name for name in options if name not in known]:
@@ -104,7 +122,21 @@ def _options_to_pb(options: RerankOptions) -> pb.RerankOptions:
         values["score_scale"] = scale.value
     if priority := options.get("priority"):
         values["priority"] = priority.value
+    if (depth := options.get("depth")) is not None:
+        values["depth"] = _depth_to_pb(depth)
     return pb.RerankOptions(**values)
+
+
+def _depth_to_pb(depth: object) -> pb.Depth:
+    match depth:
+        case "all":
+            return pb.Depth(mode=pb.DEPTH_MODE_ALL)
+        case "adaptive":
+            return pb.Depth(mode=pb.DEPTH_MODE_ADAPTIVE)
+        case AdaptiveDepth():
+            return pb.Depth(mode=pb.DEPTH_MODE_ADAPTIVE, **asdict(depth))
+        case _:
+            raise TypeError(f"depth: must be 'all', 'adaptive' or an AdaptiveDepth; it is {depth!r:.100}")
 
 
 def documents_to_pb(documents: Documents) -> list[pb.Document]:

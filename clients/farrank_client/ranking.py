@@ -131,7 +131,9 @@ class Result(FromWire):
     document without tokens; `chunks` and `text` are set if the call requested them. `characters_cut` counts
     the characters after the last token that was read; `tokens_cut` is estimated from it, unless the call set
     `count_tokens_cut`. `first_stage_score` is set after a search; `first_stage_scores` has the score of each
-    index if several were searched as one.
+    index if several were searched as one. `chunks_read` counts the chunks that the ranker read,
+    `chunks_scored` those that adaptive depth chose them from, and `chunks_cut` those beyond a limit.
+    Documents of a later `round` precede the others, and scores of different rounds do not compare.
     """
 
     id: str
@@ -144,6 +146,10 @@ class Result(FromWire):
     first_stage_score: float | None
     characters_cut: int = 0
     first_stage_scores: tuple[FirstStageScore, ...] = ()
+    chunks_read: int = 0
+    chunks_scored: int = 0
+    chunks_cut: int = 0
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,8 @@ class Usage(FromWire):
     """The size and cost of a call; `pairs` and `padded_tokens` count its work on the device.
 
     `stored_documents` counts documents that were not tokenized, because their index stores tokens or
-    encodings.
+    encodings. `rounds` counts the finished rounds of adaptive depth, 1 with any other depth; `ended_early`
+    says that the time budget or the deadline ended the call before its last round.
     """
 
     tokens: int
@@ -160,6 +167,8 @@ class Usage(FromWire):
     padded_tokens: int
     cached_chunks: int
     stored_documents: int = 0
+    rounds: int = 0
+    ended_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,9 @@ class TokenStore:
     def __init__(self, folder: Path, index_id: str, *, verify: bool = True) -> None:
         self.manifest = read_store_manifest(folder, _MANIFEST, _FORMAT, index_id)
         ids = np.dtype(self.manifest["ids"])
-        self._vocabulary = int(self.manifest["vocabulary"])
+        self._vocabulary, self._most = (
+            int(self.manifest[name]) for name in ("vocabulary", "max_document_tokens")
+        )
         self._parts: list[_Part] = []
         for part in open_parts(folder, self.manifest, verify=verify):
             ends = part.array("ends.i64", "<i8")
@@ -220,13 +222,13 @@ class TokenStore:
     def read(self, place: int, limit: int) -> TokenizedText:
         """Return a document's first `limit` tokens, as tokenizing its text would, and its number of tokens.
 
-        If the document was cut, `limit` must not exceed the limit of the store.
+        Of a document that the store has cut, no more than its limit is there.
         Raises: KeyError if no document has the place; ConfigError if the tokens are damaged.
         """
         part, number = self._find(place)
         first, end = map(int, part.ends[number - 1 : number + 1] if number else (0, part.ends.at(number)))
         total = int(part.tokens.at(number))
-        kept = min(limit, end - first)
+        kept = min(limit, end - first, self._most)
         # Read one token more if there is one: the cut text begins with it.
         seen = min(kept + 1, end - first)
         spans = part.spans[2 * first : 2 * (first + seen)].astype(np.int32)

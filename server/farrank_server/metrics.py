@@ -196,7 +196,9 @@ class Metrics:
         )
         self.reruns = counter("reruns_total", "Calls that were run again after a failure of the device")
 
-        self.document_chunks = histogram("document_chunks", "Chunks of a document", buckets=CHUNKS)
+        self.document_chunks = histogram(
+            "document_chunks", "Chunks that were read of a document", buckets=CHUNKS
+        )
         self.deciding_chunk = histogram(
             "deciding_chunk_number", "Number of the deciding chunk, counted from 1", buckets=CHUNKS
         )

@@ -17,7 +17,7 @@ from farrank_calls.fairness.fair_order import (
     FairOrder,
     FairShares,
 )
-from farrank_server.engine.batcher import Batcher, BatchPolicy, QueueItem
+from farrank_runtimes.batcher import Batcher, BatchPolicy, QueueItem
 
 QUANTUM_S = 1.0
 FOREVER = 1e9

@@ -8,6 +8,7 @@ import pytest
 
 from farrank.v1 import rerank_pb2
 from farrank_client import (
+    AdaptiveDepth,
     Catalog,
     Document,
     Evidence,
@@ -251,6 +252,28 @@ def test_the_priority_is_asked_for(call: Caller, scripted: ScriptedServer) -> No
     call(scripted.target, lambda client: client.rerank("q", ["x"], priority=Priority.BATCH))
     (request,) = scripted.requests
     assert request.options == rerank_pb2.RerankOptions(priority=rerank_pb2.PRIORITY_BATCH)
+
+
+@pytest.mark.parametrize(
+    ("depth", "wanted"),
+    [
+        ("all", rerank_pb2.Depth(mode=rerank_pb2.DEPTH_MODE_ALL)),
+        ("adaptive", rerank_pb2.Depth(mode=rerank_pb2.DEPTH_MODE_ADAPTIVE)),
+        (AdaptiveDepth(chunks=2), rerank_pb2.Depth(mode=rerank_pb2.DEPTH_MODE_ADAPTIVE, chunks=2)),
+        (AdaptiveDepth(tokens=0), rerank_pb2.Depth(mode=rerank_pb2.DEPTH_MODE_ADAPTIVE, tokens=0)),
+        (None, None),
+    ],
+)
+def test_the_depth_is_asked_for(call: Caller, scripted: ScriptedServer, depth: Any, wanted: Any) -> None:
+    call(scripted.target, lambda client: client.rerank("q", ["x"], depth=depth))
+    (request,) = scripted.requests
+    assert request.options == rerank_pb2.RerankOptions(depth=wanted)
+
+
+def test_another_depth_is_refused(call: Caller, scripted: ScriptedServer) -> None:
+    with pytest.raises(TypeError, match=r"^depth: must be 'all', 'adaptive' or an AdaptiveDepth; it is 3$"):
+        call(scripted.target, lambda client: client.rerank("q", ["x"], depth=3))
+    assert scripted.requests == []
 
 
 def test_an_unknown_value_of_an_enum_counts_as_not_set() -> None:

@@ -18,6 +18,7 @@ HEAVY = ("grpc", "google.protobuf", "farrank_client")
 def test_public_names(package: ModuleType) -> None:
     assert sorted(package.__all__) == [
         "AccessDenied",
+        "AdaptiveDepth",
         "AsyncClient",
         "AsyncTransport",
         "Catalog",

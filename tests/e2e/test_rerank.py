@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from farrank_cli.spawn import SpawnedServer
-from farrank_client import Client, Document, Ranking
+from farrank_client import AdaptiveDepth, Client, Document, InvalidArgument, Ranking
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.open import open_ranker
 
@@ -64,6 +64,37 @@ def test_scores_passages_and_cuts_are_those_of_the_ranker_offline(
             assert result.deciding_passage is not None
             assert result.deciding_passage.score == max(p.score for p in result.chunks)
         assert {p.evidence.name for p in result.chunks} == {ranker.aggregator.evidence.name}
+
+
+def test_adaptive_depth_finds_a_passage_beyond_the_limit(client: Client) -> None:
+    needle = "the mouth of the xylophone river"
+    texts = [" ".join(SENTENCES[(n + i) % 4] for i in range(900)) for n in range(10)]
+    texts[7] += f" {needle}"
+    query = "xylophone"
+    limited = client.rerank(query, texts, ranker="maxp")
+    assert all(each.chunks_cut > 0 and each.tokens_cut > 0 for each in limited.results)
+    assert (limited.usage.rounds, limited.usage.ended_early) == (1, False)
+    ranking = client.rerank(
+        query, texts, ranker="maxp", depth=AdaptiveDepth(chunks=3), return_chunk_scores=True
+    )
+    assert (ranking.usage.rounds, ranking.usage.ended_early) == (3, False)
+    assert 10 < ranking.usage.chunks <= 30
+    assert [each.round for each in ranking.results] == sorted(
+        (r.round for r in ranking.results), reverse=True
+    )
+    for result in ranking.results:
+        assert result.chunks_read == len(result.chunks) < result.chunks_scored
+        assert result.chunks_cut == result.tokens_cut == result.characters_cut == 0
+        assert result.deciding_passage in result.chunks
+        found = [needle in chunk.text_in(texts[result.index]) for chunk in result.chunks]
+        assert any(found) == (result.index == 7)
+
+
+@pytest.mark.parametrize("ranker", ["firstp", "longp", "biencoder", "parade-transf-pretr-lateir"])
+def test_rankers_that_cannot_be_adaptive_say_so(client: Client, ranker: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"options.depth: ranker {ranker} cannot be adaptive: family "):
+        client.rerank(QUERY, documents(3), ranker=ranker, depth="adaptive")
+    assert client.rerank(QUERY, documents(3), ranker=ranker, depth="all").usage.rounds == 1
 
 
 def test_a_score_does_not_depend_on_other_callers(client: Client) -> None:

@@ -123,6 +123,20 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+async def test_adaptive_depth_reads_stored_tokens_as_it_reads_texts(stub: Any) -> None:
+    depth = pb.Depth(mode=pb.DEPTH_MODE_ADAPTIVE, chunks=2)
+    for ranker in ("maxp", "cedr-knrm", "cross-encoder"):
+        options = pb.RerankOptions(ranker=ranker, depth=depth, return_chunk_scores=True)
+        texts, tokens = [
+            await stub.SearchAndRerank(pb.SearchAndRerankRequest(query=QUERY, index=index, options=options))
+            for index in ("plain", "kept")
+        ]
+        assert_same(tokens, texts, within=1e-4)
+        assert (texts.usage.stored_documents, tokens.usage.stored_documents) == (0, len(TEXTS))
+        assert tokens.usage.chunks == sum(each.chunks_read for each in tokens.results) <= 2 * len(TEXTS)
+        assert all(each.chunks_scored >= each.chunks_read for each in tokens.results)
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 async def test_stored_tokens_give_what_texts_give(stub: Any, options: dict[str, Any]) -> None:
     for ranker in (*FAMILIES, "both"):

@@ -10,15 +10,16 @@ from typing import Generic, TypeVar
 
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.batcher import Batcher
 from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoding, Runtime
 from farrank_server.config.schema import (
     BatchingConfig,
+    DepthConfig,
     DeviceConfig,
     LimitsConfig,
     RankerConfig,
     ServerConfig,
 )
-from farrank_server.engine.batcher import Batcher
 from farrank_server.engine.call import QueuedInput, RerankCall, RerankResult, text_documents
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.work_queue import Inputs
@@ -94,10 +95,11 @@ class Bench(Generic[R]):
         ranker: str = "maxp",
         timeout_s: float = 60.0,
         max_chunks: int | None = None,
+        depth: DepthConfig | None = None,
     ) -> RerankResult:
-        now_s = time.monotonic()
+        now_s, documents = time.monotonic(), text_documents(texts)
         return await self.engine.rerank(
-            RerankCall(ranker, QUERY, text_documents(texts), max_chunks, now_s, now_s + timeout_s)
+            RerankCall(ranker, QUERY, documents, max_chunks, now_s, now_s + timeout_s, depth=depth)
         )
 
     def is_ready(self) -> bool:

@@ -20,6 +20,10 @@ from typing import NamedTuple
 # While interactive work waits, one second in this many goes to batch work.
 BATCH_PART = 16
 
+# How far an account may be ahead of its share of the device, in seconds of its work. Most calls take less and
+# are not interrupted.
+QUANTUM_S = 0.5
+
 # An account without waiting work keeps its share of the stage for this part of a quantum. A client that sends
 # its next call after an answer is away for a moment, and other accounts must not gain from that.
 LINGERS = 0.2

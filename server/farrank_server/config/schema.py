@@ -7,6 +7,7 @@ a file, the environment and flags.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from farrank_calls.telemetry.config import LoggingConfig, TracingConfig
 from farrank_first_stage.config import FirstStageConfig
@@ -14,6 +15,7 @@ from farrank_rankers.files.open import Overrides
 from farrank_runtimes.runtime import Packing, Precision
 from farrank_runtimes.runtime_table import AUTO, RUNTIMES
 from farrank_settings.checked import CheckedConfig, above_0, at_least, between, must
+from farrank_settings.errors import ConfigError
 
 # Bounds of the time histograms: 1 ms to 10 s, three a decade, and twice as many where latency objectives lie.
 MILLISECONDS = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 200, 350, 500, 750, 1e3, 1.5e3, 2e3, 3.5e3, 5e3, 1e4)
@@ -26,6 +28,35 @@ def _is_origin(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class DepthConfig(CheckedConfig):
+    """How much of its documents a ranker reads: all that its limits allow, or adaptive, within one budget.
+
+    An adaptive ranker reads the most promising chunks of whole documents, in rounds. Its budget is the mean
+    number of `chunks` of a document, the `tokens` of a call's encoder inputs, or the `milliseconds` from a
+    call's arrival; without any it is `MEAN_CHUNKS`.
+    """
+
+    mode: Literal["all", "adaptive"] = "all"
+    chunks: float | None = between(1, 10_000, None)
+    tokens: int | None = between(1, 2**31, None)
+    milliseconds: int | None = between(1, 3_600_000, None)
+
+    def __post_init__(self) -> None:
+        """Check that there is at most one budget, and only for adaptive depth."""
+        CheckedConfig.__post_init__(self)
+        given = [name for name in ("chunks", "tokens", "milliseconds") if getattr(self, name) is not None]
+        if given and not self.is_adaptive:
+            raise ConfigError(f"{given[0]}: is a budget of adaptive depth, and mode is {self.mode}")
+        if len(given) > 1:
+            raise ConfigError(f"{given[1]}: is a second budget beside {given[0]}; there can be one")
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the ranker reads in rounds."""
+        return self.mode == "adaptive"
+
+
+@dataclass(frozen=True, slots=True)
 class RankerConfig(CheckedConfig):
     """One ranker to load: its source, its runtime, and changes to its spec (None: as the source says).
 
@@ -35,7 +66,8 @@ class RankerConfig(CheckedConfig):
     padded to the longest; auto packs if a GPU has a fused kernel for it and the backbone has a packed form.
     `instruction` is the task in the prompt of a generative language model. `query_prefix` and
     `document_prefix` precede a cross-encoder's query and a bi-encoder's texts, and replace those of the
-    folder; `truncate_dim` is the number of dimensions to keep of a bi-encoder's vectors.
+    folder; `truncate_dim` is the number of dimensions to keep of a bi-encoder's vectors. Calls that ask for
+    no `depth` get this one.
     """
 
     source: str = must("embedded", bool, "a folder, a hub name, 'embedded' or 'embedded:NAME'")
@@ -53,6 +85,7 @@ class RankerConfig(CheckedConfig):
     query_prefix: str | None = None
     document_prefix: str | None = None
     truncate_dim: int | None = at_least(1, None)
+    depth: DepthConfig = field(default_factory=DepthConfig)
 
     @property
     def overrides(self) -> Overrides:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import add, attrgetter
 from typing import NamedTuple
 
@@ -14,11 +14,15 @@ from farrank_indexes.stored_documents import Cut, Spans
 from farrank_rankers.ensemble import mean_score
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.batcher import QueueItem
+from farrank_server.config.schema import DepthConfig
 from farrank_server.engine.admission.reservations import Reservation
-from farrank_server.engine.batcher import QueueItem
 from farrank_server.engine.loaded.document_cache import KnownDocuments
 from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.engine.stored import NOTHING, Source, Sources
+
+# A time budget is at most this share of the time to the deadline: the call also waits for the device.
+TIME_SHARE = 0.75
 
 # A text's score depends on its place in a batch from the seventh digit on. After rounding, equal documents
 # have equal scores and keep the order in which they came.
@@ -75,7 +79,8 @@ def text_documents(texts: Iterable[str]) -> tuple[InputDocument, ...]:
 class RerankCall:
     """A validated request of any protocol. Times are seconds of `time.monotonic`.
 
-    `documents` is empty until the documents are found, if the call names them or searches for them.
+    `documents` is empty until the documents are found, if the call names them or searches for them. `depth`
+    None means each ranker's own.
     """
 
     ranker: str
@@ -86,26 +91,53 @@ class RerankCall:
     deadline_s: float
     count_tokens: bool = False
     record: CallRecord = NO_CALL
+    depth: DepthConfig | None = None
 
     @property
     def account(self) -> Account:
         """The account that is charged for the call."""
         return self.record.account
 
+    def depth_for(self, ranker: LoadedRanker) -> DepthConfig:
+        """How much a ranker reads of each document."""
+        depth = self.depth or ranker.depth
+        if depth.milliseconds is None:
+            return depth
+        most = round(1000 * TIME_SHARE * (self.deadline_s - self.arrival_s))
+        return replace(depth, milliseconds=max(1, min(depth.milliseconds, most)))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredDocument:
-    """A document's score and the evidence of each chunk. Shapes: chunk_scores (C,), spans (C, 2)."""
+    """A document's score and the evidence of its chunks. Shapes: chunk_scores (C,), spans (C, 2).
+
+    `numbers` are the places of these chunks among all of the document (None: they are the first ones), of
+    which a selector scored `chunks_scored`. Documents of a later `round` precede the others, whatever their
+    scores.
+    """
 
     score: float
     chunk_scores: tuple[float, ...]
     spans: Spans
     cut: Cut
+    numbers: Sequence[int] | None = None
+    chunks_scored: int = 0
+    round: int = 1
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """The key that orders documents, best first."""
+        return -self.round, -self.score
 
     @property
     def deciding_chunk(self) -> int:
         """The chunk with the strongest evidence; the first one if several are equal."""
         return self.chunk_scores.index(max(self.chunk_scores))
+
+    @property
+    def deciding_number(self) -> int:
+        """The place of that chunk in the document, counted from 0."""
+        return self.deciding_chunk if self.numbers is None else self.numbers[self.deciding_chunk]
 
 
 @dataclass(slots=True)
@@ -114,6 +146,7 @@ class Tally:
 
     `tokens` counts all encoder inputs, including those whose result was cached: a repeated call costs the
     same. `cached_tokens` is the part that needed no encoding.
+    `scored_chunks` are those that a selector scored.
     `queue_ns` is the longest wait of an input, including its wait on the device behind another batch.
     `inference_ns` is the summed time of the batches that held its inputs, each from its start on the device.
     """
@@ -121,6 +154,7 @@ class Tally:
     tokens: int = 0
     cached_tokens: int = 0
     chunks: int = 0
+    scored_chunks: int = 0
     cached_chunks: int = 0
     stored_documents: int = 0
     stored_chunks: int = 0
@@ -142,10 +176,14 @@ _figures = attrgetter(*(each.name for each in fields(Tally)))
 
 @dataclass(frozen=True, slots=True)
 class RerankResult:
-    """The answer to a call: one scored document for each document of the call, in the call's order."""
+    """The answer to a call: one scored document for each document of the call, in the call's order.
+
+    `ended_early` says that time ended the call before its last round.
+    """
 
     documents: tuple[ScoredDocument, ...]
     tally: Tally
+    ended_early: bool = False
 
 
 def mean_of_members(results: Sequence[RerankResult]) -> RerankResult:
@@ -172,7 +210,8 @@ class ActiveCall:
     """One ranker's part of an admitted call, from its admission to its answer.
 
     `finished` belongs to the event loop; other threads use `settle`. The fields after it belong to the device
-    thread.
+    thread. `ranking` has the documents as the last finished round has them; it is replaced as a whole, so
+    that the event loop may read it at any time.
     """
 
     id: int
@@ -186,6 +225,18 @@ class ActiveCall:
     waiting_for_query: list["PendingDocument"] = field(default_factory=list)
     results: dict[int, ScoredDocument] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
+    unscored: set[int] = field(default_factory=set)
+    ranking: tuple[ScoredDocument, ...] | None = None
+    ended_early: bool = False
+
+    def __post_init__(self) -> None:
+        """Expect a score for each document."""
+        self.unscored.update(range(len(self.call.documents)))
+
+    @property
+    def depth(self) -> DepthConfig:
+        """How much is read of each document."""
+        return self.call.depth_for(self.ranker)
 
     @property
     def is_wanted(self) -> bool:
@@ -219,11 +270,15 @@ class ActiveCall:
         return waited
 
     def score(self, document: "PendingDocument", score: float, chunk_scores: Sequence[float]) -> bool:
-        """Store a document's score. Returns whether every document has its score now."""
+        """Store a document's score. Returns whether every document of the round has its score now."""
         evidence = tuple(np.round(chunk_scores, SCORE_DECIMALS).tolist())
         score = round(score, SCORE_DECIMALS)
-        self.results[document.index] = ScoredDocument(score, evidence, document.spans, document.cut)
-        return len(self.results) == len(self.call.documents)
+        self.results[document.index] = ScoredDocument(
+            *(score, evidence, document.spans, document.cut),
+            *(document.numbers, document.chunks_scored, document.round),
+        )
+        self.unscored.discard(document.index)
+        return not self.unscored
 
     def settle(self, error: Exception | None = None) -> None:
         """Finish the call, from any thread: every document has its score, or the call fails with `error`."""
@@ -252,7 +307,8 @@ class PendingDocument:
 
     `features` has a place for each chunk. `tokens` counts the tokens of its encoder inputs. `kept_bytes` is
     the size of the features kept in the device's memory. `whole` holds all features at once if they came from
-    the cache or from the index.
+    the cache or from the index. The last four are for a call that reads in rounds: see `ScoredDocument`;
+    `is_kept` says that its features are kept after its score, for the next round.
     """
 
     call: ActiveCall
@@ -264,6 +320,10 @@ class PendingDocument:
     tokens: int
     kept_bytes: int = 0
     whole: Features | None = None
+    numbers: Sequence[int] | None = None
+    chunks_scored: int = 0
+    round: int = 1
+    is_kept: bool = False
 
 
 @dataclass(slots=True, eq=False)

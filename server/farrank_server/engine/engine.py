@@ -11,21 +11,30 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from farrank_calls.errors import DeadlineExceeded, NotFound, Reason, Unavailable
+from farrank_calls.errors import DeadlineExceeded, InvalidArgument, NotFound, Reason, Unavailable
 from farrank_calls.fairness.fair_order import CallPriority
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
+from farrank_rankers.depth.rounds import why_not_adaptive
 from farrank_rankers.errors import ReadingStopped
 from farrank_runtimes.runtime import forget_locals
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import RankerWork, Reservation, Reservations
-from farrank_server.engine.call import ActiveCall, AnyDocument, RerankCall, RerankResult, mean_of_members
+from farrank_server.engine.call import (
+    ActiveCall,
+    AnyDocument,
+    RerankCall,
+    RerankResult,
+    Tally,
+    mean_of_members,
+)
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
 from farrank_server.engine.device.supervision import TAKEN_WITH_IT, Device
 from farrank_server.engine.loaded.document_cache import DocumentCache, KnownDocuments
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
 from farrank_server.engine.ranker_metrics import count_answer
+from farrank_server.engine.rounds import CallRounds, reading_ends_s
 from farrank_server.engine.tokenization import TokenizerPool
 from farrank_server.metrics import Metrics
 
@@ -92,6 +101,16 @@ class Engine:
             raise NotFound(f"options.ranker: no ranker {name[:100]!r} here; known are: {known}")
         return self.rankers[name]
 
+    def _members(self, call: RerankCall) -> Sequence[LoadedRanker]:
+        """Find the rankers of a call. Raises: NotFound; InvalidArgument if they cannot read to its depth."""
+        members = self.scorer(call.ranker).members
+        if call.depth is not None and call.depth.is_adaptive:
+            why = why_not_adaptive(*(member.spec for member in members))
+            if why is not None:
+                name = call.ranker or next(iter(self.rankers))
+                raise InvalidArgument(f"options.depth: ranker {name} cannot be adaptive: {why}")
+        return members
+
     @contextmanager
     def admitted(self, call: RerankCall, expected: Sequence[AnyDocument]) -> Iterator[Reservation]:
         """Admit a call whose documents are still to be found, for the duration of the context.
@@ -102,7 +121,7 @@ class Engine:
         Raises: as `Reservations.admit`; NotFound.
         """
         self.device.check_ready()
-        members = self.scorer(call.ranker).members
+        members = self._members(call)
         reservation = self._admit(members, call, _size(call, members, expected))
         try:
             yield reservation
@@ -122,7 +141,7 @@ class Engine:
         Raises: the errors of `farrank_calls.errors`; CancelledError if the caller has gone. In both cases
         nothing more of the call reaches the device.
         """
-        members = self.scorer(call.ranker).members
+        members = self._members(call)
         self.device.check_ready()
         known = [await self._known(member, call) for member in members]
         # One admission for all members: a call is admitted or refused as a whole, and its texts count once.
@@ -188,7 +207,7 @@ class Engine:
         """Estimate from the lengths of its documents how many tokens a call will have."""
         lengths = [document.characters for document in documents]
         return sum(
-            member.estimate(call.query, lengths, call.max_chunks).tokens
+            member.estimate(call.query, lengths, call.max_chunks, call.depth_for(member)).tokens
             for member in self.scorer(call.ranker).members
         )
 
@@ -300,24 +319,38 @@ class Engine:
         self, ranker: LoadedRanker, call: RerankCall, known: KnownDocuments, reservation: Reservation
     ) -> RerankResult:
         active = ActiveCall(next(self._ids), call, ranker, reservation, known, self._loop.create_future())
+        rounds = CallRounds(active, self._reservations) if active.depth.is_adaptive else None
+        read = Tally()
         try:
             async with asyncio.timeout_at(call.deadline_s):
                 self.device.open(active)
                 began_s = time.monotonic()
-                read = await self._tokenizers.prepare(active)
+                read = await self._tokenizers.prepare(active, rounds)
                 call.record.step(
                     "tokenize",
                     *(began_s, time.monotonic()),
                     ranker=ranker.name,
                     documents=len(call.documents),
-                    chunks=read.chunks,
+                    chunks=read.chunks + read.scored_chunks,
                     tokens=read.tokens,
                 )
-                to_encode = read.tokens - read.cached_tokens
-                self._reservations.correct(reservation, ranker.name, to_encode, read.chunks)
-                await active.finished
-        except TimeoutError:
-            raise DeadlineExceeded("the deadline passed before all documents were scored") from None
+                if rounds is None:
+                    to_encode = read.tokens - read.cached_tokens
+                    self._reservations.correct(reservation, ranker.name, to_encode, read.chunks)
+                else:
+                    self.device.begin(rounds)
+                    await asyncio.wait((active.finished,), timeout=reading_ends_s(active) - time.monotonic())
+                # When time is over, the last finished round is the answer.
+                if active.finished.done() or active.ranking is None:
+                    await active.finished
+                active.ended_early |= not active.finished.done()
+        except (TimeoutError, DeadlineExceeded) as error:
+            if active.ranking is None:
+                if not isinstance(error, TimeoutError):
+                    raise
+                message = "the deadline passed before all documents were scored"
+                raise DeadlineExceeded(message) from None
+            active.ended_early = True
         except ReadingStopped:
             # Another stage has failed the call. Awaiting `finished` raises its error.
             await active.finished
@@ -325,8 +358,11 @@ class Engine:
         finally:
             self.device.close(active)
             active.close()
-        documents = tuple(active.results[index] for index in range(len(call.documents)))
-        result = RerankResult(documents, read + active.tally)
+        documents = active.ranking or tuple(active.results[index] for index in range(len(call.documents)))
+        tally = read + active.tally
+        if rounds is not None:
+            tally.chunks = sum(len(document.spans) for document in documents)
+        result = RerankResult(documents, tally, active.ended_early)
         # Count after the answer is on its way: no caller has to wait for the counters.
         priority, exemplar = call.account.priority, call.record.exemplar()
         self._loop.call_soon(count_answer, self._metrics, ranker, result, priority, exemplar)
@@ -421,6 +457,7 @@ def _size(
     work: list[RankerWork] = []
     unread = 0
     for number, member in enumerate(members):
+        depth = call.depth_for(member)
         held = known[number].held if known is not None else {}
         new, encoded = list[int](), list[int]()
         for index, document in enumerate(documents):
@@ -432,10 +469,10 @@ def _size(
             elif known is not None or member.cache is None:
                 new.append(document.characters)
                 if source.tokens is None:
-                    unread += member.readable(document.characters, call.count_tokens)
-        estimated = member.estimate(call.query, new, call.max_chunks)
+                    unread += member.readable(document.characters, call.count_tokens or depth.is_adaptive)
+        estimated = member.estimate(call.query, new, call.max_chunks, depth)
         known_chunks = sum(len(document.spans) for document in held.values())
-        known_chunks += member.estimate(call.query, encoded, call.max_chunks).chunks
+        known_chunks += member.estimate(call.query, encoded, call.max_chunks, depth).chunks
         work.append(replace(estimated, chunks=estimated.chunks + known_chunks))
     characters = sum(document.characters for document in documents)
     return work, unread, characters

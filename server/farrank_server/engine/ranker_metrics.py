@@ -51,7 +51,7 @@ def count_answer(
     chunks, deciding = metrics.document_chunks.labels(name), metrics.deciding_chunk.labels(name)
     for document in result.documents:
         chunks.observe(len(document.spans))
-        deciding.observe(document.deciding_chunk + 1)
+        deciding.observe(document.deciding_number + 1)
     metrics.priority_queue_seconds.labels(priority.name.lower()).observe(tally.queue_ns / 1e9)
     for stage in STAGES:
         metrics.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9, leads)

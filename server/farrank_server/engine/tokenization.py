@@ -14,11 +14,11 @@ from farrank_calls.errors import Internal, InvalidArgument
 from farrank_calls.fairness.fair_order import Account
 from farrank_calls.fairness.reader_threads import TICK_S, ReaderHung, ReaderThreads
 from farrank_indexes.stored_documents import Cut, EncodedDocument, StoredTokens
-from farrank_rankers.chunking import readable_tokens
+from farrank_rankers.chunking import WHOLE_DOCUMENT, readable_tokens
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.features import Features
 from farrank_rankers.reader import ChunkFramer
-from farrank_rankers.tokens import TokenizedText
+from farrank_rankers.tokens import Chunk, TokenizedText
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import (
     READING_QUANTUM_S,
@@ -28,6 +28,7 @@ from farrank_server.engine.admission.reservations import (
 )
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, Tally
 from farrank_server.engine.loaded.ranker import LoadedRanker
+from farrank_server.engine.rounds import CallRounds
 from farrank_server.engine.stored import Source
 
 log = logging.getLogger(__name__)
@@ -92,9 +93,10 @@ class TokenizerPool:
             return
         self._timer = self._event_loop.call_later(TICK_S, self._tick)
 
-    async def prepare(self, call: ActiveCall) -> Tally:
+    async def prepare(self, call: ActiveCall, rounds: CallRounds | None = None) -> Tally:
         """Read, split and submit all documents of a call. Returns counts of what was read.
 
+        With `rounds`, documents are read whole, added to these and ranked there, and nothing is submitted.
         Raises: InvalidArgument if the query holds no token; ReadingStopped if the call ended meanwhile.
         """
         started_ns = time.perf_counter_ns()
@@ -103,6 +105,8 @@ class TokenizerPool:
 
         def read(indices: Sequence[int]) -> Steps[Tally]:
             tally = Tally() if framer else (yield from self._read_query(call, framer))
+            if rounds is not None:
+                return tally + (yield from self._read_whole(rounds, framer[0], indices))
             return tally + (yield from self._read_slice(call, framer[0], indices))
 
         # The first slice includes the query. The other slices then run in parallel, a few at a time.
@@ -128,6 +132,8 @@ class TokenizerPool:
                 # error.
                 del task
                 reading.clear()
+        if rounds is not None:
+            await self._in_turns(account, rounds.rank(), call.reservation)
         total.tokenization_ns = time.perf_counter_ns() - started_ns
         return total
 
@@ -209,23 +215,39 @@ class TokenizerPool:
         tally.tokens = sum(each.tokens for each in inputs) + tally.cached_tokens
         return tally
 
-    def _read_document(
-        self, call: ActiveCall, framer: ChunkFramer, index: int, stored: StoredTokens | None
-    ) -> Steps[tuple[PendingDocument, list[QueuedInput]]]:
-        ranker, limit, source = call.ranker, call.call.max_chunks, call.call.documents[index]
+    def _read_whole(self, rounds: CallRounds, framer: ChunkFramer, indices: Sequence[int]) -> Steps[Tally]:
+        call, tally = rounds.call, Tally()
+        for index in indices:
+            if not call.is_wanted:
+                raise ReadingStopped("the call ended while its documents were read")
+            stored = call.call.documents[index].source(call.ranker.name).tokens
+            chunks, cut = yield from self._read_chunks(call, index, stored, None, whole=True)
+            rounds.add(framer, index, chunks, cut)
+            tally += Tally(scored_chunks=len(chunks), stored_documents=stored is not None)
+        return tally
+
+    def _read_chunks(
+        self, call: ActiveCall, index: int, stored: StoredTokens | None, limit: int | None, *, whole: bool
+    ) -> Steps[tuple[Sequence[Chunk], Cut]]:
+        ranker, source = call.ranker, call.call.documents[index]
         length = source.characters
         if stored is not None:
-            read = stored.read(source.place, readable_tokens(ranker.spec.chunking, limit))
+            most = WHOLE_DOCUMENT if whole else readable_tokens(ranker.spec.chunking, limit)
+            read = stored.read(source.place, most)
         else:
             assert source.text is not None, "a document without stored tokens has a text"
             counts = call.call.count_tokens
-            steps = ranker.reader.document_steps(source.text, limit, count_tokens=counts)
-            read = yield from self._observed(call, steps, ranker.readable(length, counts))
-        chunks = ranker.reader.split(read, limit)
-        inputs = framer.inputs(chunks)
+            steps = ranker.reader.document_steps(source.text, limit, count_tokens=counts, whole=whole)
+            read = yield from self._observed(call, steps, ranker.readable(length, counts or whole))
         ranker.density.observe(length - read.characters_cut, len(read))
+        return ranker.reader.split(read, limit), _cut(read, length)
+
+    def _read_document(
+        self, call: ActiveCall, framer: ChunkFramer, index: int, stored: StoredTokens | None
+    ) -> Steps[tuple[PendingDocument, list[QueuedInput]]]:
+        chunks, cut = yield from self._read_chunks(call, index, stored, call.call.max_chunks, whole=False)
+        inputs = framer.inputs(chunks)
         spans = np.array([(chunk.start, chunk.end) for chunk in chunks], dtype=np.uint32)
-        cut = _cut(read, length)
         tokens = sum(each.tokens for each in inputs)
         document = PendingDocument(call, index, spans, cut, [None] * len(chunks), len(chunks), tokens)
         return document, [

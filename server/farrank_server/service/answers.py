@@ -45,7 +45,8 @@ def add_ranking(
     options: pb.RerankOptions,
 ) -> None:
     """Add the top `top_n` documents, best first and equals in request order, and what the call cost."""
-    order = sorted(range(len(ids)), key=lambda index: -result.documents[index].score)
+    order = sorted(range(len(ids)), key=lambda index: result.documents[index].rank)
+    stride = scorer.members[0].spec.chunking.stride
     evidence = EVIDENCE[scorer.evidence]
     on_scale: Scale = float
     on_passage_scale: Scale = float
@@ -54,10 +55,13 @@ def add_ranking(
         if evidence == pb.EVIDENCE_CHUNK_SCORE:
             on_passage_scale = scorer.chunk_calibration.apply
     scales = on_scale, on_passage_scale
-    response.results.extend(
-        _result_to_pb(result.documents[index], index, ids[index], texts[index], evidence, scales, options)
-        for index in order[: options.top_n or None]
-    )
+    for index in order[: options.top_n or None]:
+        document = result.documents[index]
+        its = _result_to_pb(document, index, ids[index], texts[index], evidence, scales, options)
+        its.chunks_cut = -(-document.cut.tokens // stride)
+        response.results.append(its)
+    response.usage.rounds = max(document.round for document in result.documents)
+    response.usage.ended_early = result.ended_early
     tally = result.tally
     response.query_tokens_cut = tally.query_tokens_cut
     for name in ("tokens", "chunks", "cached_chunks", "stored_documents", "pairs", "padded_tokens"):
@@ -173,6 +177,9 @@ def _result_to_pb(
         text=text if options.return_texts else None,
         tokens_cut=document.cut.tokens,
         characters_cut=document.cut.characters,
+        chunks_read=len(document.spans),
+        chunks_scored=document.chunks_scored,
+        round=document.round,
     )
 
 

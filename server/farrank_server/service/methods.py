@@ -173,7 +173,7 @@ class RerankService:
     ) -> RerankCall:
         """Record the call's arrival, deadline and options; its documents come later.
 
-        Raises: PermissionDenied.
+        Raises: PermissionDenied; InvalidArgument.
         """
         now_s, caller = time.monotonic(), entry.caller
         entry.record.account = _account(request.options, caller)
@@ -186,6 +186,7 @@ class RerankService:
             deadline_s=now_s + self._limits.default_timeout_s if deadline_s is None else deadline_s,
             count_tokens=request.options.count_tokens_cut,
             record=entry.record,
+            depth=validate.depth_of(request.options),
         )
 
 

@@ -6,12 +6,13 @@ long as writing it.
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import InvalidArgument, TooLarge
-from farrank_server.config.schema import LimitsConfig
+from farrank_server.config.schema import DepthConfig, LimitsConfig
 from farrank_server.service.fields import long_work
+from farrank_settings.errors import ConfigError
 
 # After decoding this many characters, which takes some milliseconds, other tasks of the event loop run.
 TURN_CHARACTERS = 2_000_000
@@ -77,6 +78,27 @@ def check_search(request: pb.SearchAndRerankRequest, limits: LimitsConfig) -> No
     _check_not_negative("k", request.k)
     if request.k > limits.max_documents:
         raise InvalidArgument(f"k: is {request.k}; max_documents is {limits.max_documents}")
+
+
+_MODES: Mapping[int, Literal["all", "adaptive"]] = {
+    pb.DEPTH_MODE_ALL: "all",
+    pb.DEPTH_MODE_ADAPTIVE: "adaptive",
+}
+
+
+def depth_of(options: pb.RerankOptions) -> DepthConfig | None:
+    """Read the depth that a call asks for; None if it asks for none. Raises: InvalidArgument."""
+    depth = options.depth
+    budget = {each.name: value for each, value in depth.ListFields() if each.name != "mode"}
+    if not (depth.mode or budget):
+        return None
+    if depth.mode not in _MODES:
+        allowed = ", ".join(f"{name} ({number})" for name, number in pb.DepthMode.items() if number)
+        raise InvalidArgument(f"options.depth.mode: is {depth.mode}; it must be one of {allowed}")
+    try:
+        return DepthConfig(_MODES[depth.mode], **budget)
+    except ConfigError as error:
+        raise InvalidArgument(f"options.depth.{error.problems[0]}") from None
 
 
 def too_large(size: str, limits: LimitsConfig) -> TooLarge:

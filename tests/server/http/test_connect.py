@@ -29,6 +29,22 @@ async def test_an_answer_is_the_contracts_message_in_json(shared_endpoint: Opene
     assert answer["scoreScale"] == "SCORE_SCALE_RAW"
 
 
+async def test_adaptive_depth_is_asked_for_in_json(shared_endpoint: Opened) -> None:
+    documents = [{"text": f"{n} " + "the river rises " * 400} for n in range(5)]
+    options = {"ranker": "maxp", "depth": {"mode": "DEPTH_MODE_ADAPTIVE", "chunks": 2}}
+    request = {"query": "river", "documents": documents, "options": options}
+    status, answer = await shared_endpoint.post(RERANK, request)
+    assert status == 200
+    assert 5 <= sum(each["chunksRead"] for each in answer["results"]) <= 10
+    assert answer["usage"]["rounds"] == max(each["round"] for each in answer["results"]) > 1
+    options["depth"] = {"mode": "DEPTH_MODE_ADAPTIVE", "chunks": 0}
+    status, refused = await shared_endpoint.post(RERANK, request)
+    assert (status, refused["message"]) == (
+        400,
+        "options.depth.chunks: 0.0 is not allowed; it must be between 1 and 10000",
+    )
+
+
 async def test_binary_and_json_say_the_same(shared_endpoint: Opened) -> None:
     request = pb.RerankRequest(query="river", documents=[pb.Document(**each) for each in DOCUMENTS])
     headers = {"Content-Type": "application/proto", "Connect-Protocol-Version": "1"}

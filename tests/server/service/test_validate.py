@@ -6,7 +6,7 @@ import pytest
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import InvalidArgument
-from farrank_server.config.schema import LimitsConfig
+from farrank_server.config.schema import DepthConfig, LimitsConfig
 from farrank_server.service import validate
 
 LIMITS = LimitsConfig(max_documents=3, max_document_bytes=40, max_query_bytes=20)
@@ -69,6 +69,65 @@ async def test_a_text_may_have_as_many_bytes_as_the_limit(text: str) -> None:
 async def test_problems_are_named(wrong: pb.RerankRequest, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         await validate.documents_of(wrong, LIMITS)
+    assert str(caught.value).startswith(message)
+
+
+ALL, ADAPTIVE = pb.DEPTH_MODE_ALL, pb.DEPTH_MODE_ADAPTIVE
+
+
+@pytest.mark.parametrize(
+    ("depth", "wanted"),
+    [
+        (None, None),
+        (pb.Depth(), None),
+        (pb.Depth(mode=ALL), DepthConfig()),
+        (pb.Depth(mode=ADAPTIVE), DepthConfig("adaptive")),
+        (pb.Depth(mode=ADAPTIVE, chunks=2.5), DepthConfig("adaptive", chunks=2.5)),
+        (pb.Depth(mode=ADAPTIVE, tokens=9), DepthConfig("adaptive", tokens=9)),
+        (pb.Depth(mode=ADAPTIVE, milliseconds=9), DepthConfig("adaptive", milliseconds=9)),
+    ],
+)
+def test_the_depth_is_read(depth: pb.Depth | None, wanted: DepthConfig | None) -> None:
+    assert validate.depth_of(pb.RerankOptions(depth=depth)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("depth", "message"),
+    [
+        (
+            pb.Depth(mode=7),  # type: ignore[arg-type]  # of a newer client
+            "options.depth.mode: is 7; it must be one of DEPTH_MODE_ALL (1), DEPTH_MODE_ADAPTIVE (2)",
+        ),
+        (pb.Depth(chunks=4), "options.depth.mode: is 0; it must be one of "),
+        (
+            pb.Depth(mode=ALL, tokens=4),
+            "options.depth.tokens: is a budget of adaptive depth, and mode is all",
+        ),
+        (
+            pb.Depth(mode=ADAPTIVE, chunks=0.5),
+            "options.depth.chunks: 0.5 is not allowed; it must be between 1 ",
+        ),
+        (
+            pb.Depth(mode=ADAPTIVE, chunks=float("nan")),
+            "options.depth.chunks: nan is not allowed; it must be ",
+        ),
+        (
+            pb.Depth(mode=ADAPTIVE, tokens=0),
+            "options.depth.tokens: 0 is not allowed; it must be between 1 and",
+        ),
+        (
+            pb.Depth(mode=ADAPTIVE, milliseconds=3_600_001),
+            "options.depth.milliseconds: 3600001 is not allowed; it must be between 1 and 3600000",
+        ),
+        (
+            pb.Depth(mode=ADAPTIVE, tokens=9, milliseconds=9),
+            "options.depth.milliseconds: is a second budget beside tokens; there can be one",
+        ),
+    ],
+)
+def test_problems_of_a_depth_are_named(depth: pb.Depth, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        validate.depth_of(pb.RerankOptions(depth=depth))
     assert str(caught.value).startswith(message)
 
 

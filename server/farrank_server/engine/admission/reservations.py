@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farrank_calls.errors import DeadlineExceeded, InvalidArgument, Reason, ResourceExhausted
-from farrank_calls.fairness.fair_order import NOBODY, Account, CallPriority, FairOrder
+from farrank_calls.fairness.fair_order import NOBODY, QUANTUM_S, Account, CallPriority, FairOrder
+from farrank_calls.fairness.forecast import Accounts, FloatArray, Forecast, Shares, forecast_among
 from farrank_calls.fairness.shared_room import SharedRoom, within_share
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.engine.admission.estimates import Speed, Speeds
-from farrank_server.engine.admission.forecast import Accounts, FloatArray, Forecast, Shares, forecast_among
-from farrank_server.engine.batcher import QUANTUM_S
 
 # The measured speed may be wrong, and on an idle server a call costs no other caller anything. There, a call
 # that seems to need up to this many times its remaining time is tried.

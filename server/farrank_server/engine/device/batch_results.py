@@ -143,15 +143,16 @@ class BatchResults:
                 document.kept_bytes += kept_bytes
                 self._work.count_kept(call, kept_bytes)
                 if document.missing == 0:
-                    self._work.count_kept(call, -document.kept_bytes)
+                    if not document.is_kept:
+                        self._work.count_kept(call, -document.kept_bytes)
                     ready += call.ready_with(document)
         return ready
 
     def _arrived(self, batch: BatchInFlight) -> list[tuple[QueuedInput, Features, int]]:
         """Return the features of the inputs still wanted, with the device memory that each keeps.
 
-        Features that wait for the rest of their document are copied: on the device while there is room, else
-        to the host.
+        Features that wait for the rest of their document, or for its next round, are copied: on the device
+        while there is room, else to the host.
         Raises: the error raised on the device; OutOfMemory, DeviceLost.
         """
         arrived: list[tuple[QueuedInput, Features, int]] = []
@@ -165,7 +166,7 @@ class BatchResults:
             if document is None and item.call.is_query_alone:
                 with self._watchdog.step():
                     row = kept(row, on_host=True)
-            elif document is not None and arriving[document] < document.missing:
+            elif document is not None and (document.is_kept or arriving[document] < document.missing):
                 fits = most is None or kept_bytes + row.nbytes <= most
                 nbytes = row.nbytes if most is not None and fits else 0
                 kept_bytes += nbytes
@@ -243,7 +244,9 @@ class BatchResults:
             if encoded is not None and ranker.cache is not None and call.known.keys is not None:
                 to_keep = EncodedDocument(encoded, document.spans, document.cut, document.tokens)
                 ranker.cache.put(call.known.keys[document.index], to_keep)
-            if call.score(document, score, chunk_scores):
+            if document.is_kept:
+                self._work.keep_for_rounds(document)
+            if call.score(document, score, chunk_scores) and not self._work.next_round(call):
                 call.settle()
                 self._work.forget(call)
 

@@ -12,8 +12,9 @@ from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.device.device_loop import RELOADS_IN_VAIN, DeviceLoop, DeviceState, DeviceThread
 from farrank_server.engine.device.watchdog import TICK_S, Watchdog
-from farrank_server.engine.device.work_queue import Close, Inputs, Measure, Open, Stop
+from farrank_server.engine.device.work_queue import Begin, Close, Inputs, Measure, Open, Stop
 from farrank_server.engine.loaded.ranker import LoadedRanker
+from farrank_server.engine.rounds import CallRounds
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,10 @@ class Device:
         self.loop.inbox.put(Inputs(call, time.monotonic(), inputs, documents))
         # Let the device thread run first: no caller waits for the next step of this thread.
         time.sleep(0)
+
+    def begin(self, rounds: CallRounds) -> None:
+        """Begin the first round of a call; the device thread begins the others."""
+        self.loop.inbox.put(Begin(rounds))
 
     def close(self, call: ActiveCall) -> None:
         """Forget a call. Its waiting inputs no longer reach the device."""

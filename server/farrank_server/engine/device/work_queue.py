@@ -6,13 +6,19 @@ calls, so they need no locks. Abandoning a call of thousands of inputs costs the
 
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from farrank_calls.fairness.fair_order import FairOrder, Rank
-from farrank_server.engine.batcher import QUANTUM_S, Batcher
+from farrank_calls.fairness.fair_order import QUANTUM_S, FairOrder, Rank
+from farrank_runtimes.batcher import Batcher
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.loaded.ranker import LoadedRanker
+from farrank_server.engine.rounds import CallRounds
+
+# The room for features that calls keep between two rounds. Only families that keep a vector of each token
+# come near it; a document without room is encoded again if it is read on.
+MAX_ROUND_BYTES = 2**29
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,13 @@ class Inputs:
     at_s: float
     inputs: Sequence[QueuedInput]
     documents: Sequence[PendingDocument]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """All documents of a call that reads in rounds were read, and the first round can begin."""
+
+    rounds: CallRounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,7 @@ class Stop:
     """End after the work that is on the device now."""
 
 
-Message = Open | Inputs | Close | Measure | Stop
+Message = Open | Inputs | Begin | Close | Measure | Stop
 
 
 class Inbox:
@@ -151,6 +164,8 @@ class WorkQueue:
         # Bytes kept by this queue, by call id. They are not stored in the call, because the queue of a hung
         # thread may have counted features of the same call.
         self._kept: dict[int, int] = {}
+        self._rounds: dict[int, CallRounds] = {}
+        self._round_bytes: dict[int, int] = {}
 
     def apply(self, message: Message) -> None:
         """Execute a message. Inputs of a call that is not open change nothing."""
@@ -162,11 +177,14 @@ class WorkQueue:
                 batcher.open(call.id, arrival_s=its.arrival_s, deadline_s=its.deadline_s, account=its.account)
             case Inputs(call, at_s, inputs, documents):
                 if call.id in self._open:
-                    queue, per_s = self.queues[call.ranker.name], call.ranker.speeds.encoding.per_s
-                    queue.batcher.add(call.id, inputs, now_s=at_s, tokens_per_s=per_s)
+                    self._add(call, at_s, inputs)
                     for document in documents:
                         if document.missing == 0:
-                            queue.ready += call.ready_with(document)
+                            self.queues[call.ranker.name].ready += call.ready_with(document)
+            case Begin(rounds):
+                if rounds.call.id in self._open:
+                    self._rounds[rounds.call.id] = rounds
+                    self.next_round(rounds.call)
             case Close(call):
                 self.forget(call)
             case Measure(ranker):
@@ -178,11 +196,46 @@ class WorkQueue:
     def forget(self, call: ActiveCall) -> None:
         """Drop a call: none of its waiting inputs reaches the device."""
         self.started.discard(call)
-        self.kept_bytes -= self._kept.pop(call.id, 0)
+        self._rounds.pop(call.id, None)
+        self._let_go(call)
         # The documents refer to the call. Break that cycle, or it keeps the features in memory.
         call.waiting_for_query.clear()
         if self._open.pop(call.id, None) is not None:
             self.queues[call.ranker.name].batcher.close(call.id)
+
+    def next_round(self, call: ActiveCall) -> bool:
+        """Queue the next round of a call. Returns whether it has one."""
+        if call.id not in self._rounds:
+            return False
+        rounds = self._rounds[call.id]
+        inputs, documents = rounds.next()
+        # Documents that are read no further let go of their features.
+        self._let_go(call)
+        self.count_kept(call, sum(each.kept_bytes for each in (*documents, *rounds.carried)))
+        for carried in rounds.carried:
+            self.keep_for_rounds(carried)
+        call.unscored.update(each.index for each in documents)
+        self._add(call, time.monotonic(), inputs)
+        return bool(inputs)
+
+    def keep_for_rounds(self, document: PendingDocument) -> None:
+        """Keep the features of a scored document for the next round if there is room, or else drop them."""
+        call, size = document.call, sum(each.nbytes for each in document.features if each is not None)
+        if call.id not in self._open:
+            return
+        if sum(self._round_bytes.values()) + size <= MAX_ROUND_BYTES:
+            self._round_bytes[call.id] = self._round_bytes.get(call.id, 0) + size
+        else:
+            self.count_kept(call, -document.kept_bytes)
+            document.features, document.kept_bytes = [None] * len(document.features), 0
+
+    def _add(self, call: ActiveCall, at_s: float, inputs: Sequence[QueuedInput]) -> None:
+        per_s = call.ranker.speeds.encoding.per_s
+        self.queues[call.ranker.name].batcher.add(call.id, inputs, now_s=at_s, tokens_per_s=per_s)
+
+    def _let_go(self, call: ActiveCall) -> None:
+        self.kept_bytes -= self._kept.pop(call.id, 0)
+        self._round_bytes.pop(call.id, None)
 
     def count_kept(self, call: ActiveCall, nbytes: int) -> None:
         """Add the size of a call's features to the device's memory in use; a negative size is subtracted."""

@@ -3,14 +3,17 @@
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from farrank_rankers.depth.rounds import why_not_adaptive
 from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import AttentionAbsent, RankerError
 from farrank_rankers.exports.published_files import named_published
 from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import open_reader
+from farrank_rankers.spec import RankerSpec
+from farrank_runtimes.batcher import BatchPolicy
 from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
 from farrank_runtimes.document_groups import gathered
 from farrank_runtimes.runtime import (
@@ -23,7 +26,6 @@ from farrank_runtimes.runtime import (
 )
 from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speeds
-from farrank_server.engine.batcher import BatchPolicy
 from farrank_server.engine.loaded.document_cache import DocumentCache
 from farrank_server.engine.loaded.ranker import LoadedEnsemble, LoadedRanker, Scorer
 from farrank_settings.errors import ConfigError
@@ -50,6 +52,7 @@ def load_rankers(config: ServerConfig, cache: DocumentCache) -> list[Scorer]:
     scorers: list[Scorer] = []
     for name, members in configured.items():
         loaded = tuple(_load(each, member, config, cache) for each, member in members.items())
+        check_depth(name, config.rankers[name], [each.spec for each in loaded])
         scorers.append(loaded[0] if list(members) == [name] else LoadedEnsemble(name, loaded))
     return scorers
 
@@ -66,6 +69,12 @@ def check_names(rankers: Mapping[str, Iterable[str]]) -> None:
         seen |= {*members}
 
 
+def check_depth(name: str, source: RankerConfig, members: Sequence[RankerSpec]) -> None:
+    """Check that a ranker of adaptive depth can read in rounds. Raises: ConfigError."""
+    if source.depth.is_adaptive and (why := why_not_adaptive(*members)) is not None:
+        raise ConfigError(f"rankers.{name}.depth.mode: cannot be adaptive: {why}")
+
+
 def check_rankers(config: ServerConfig) -> None:
     """Check the files, specs and tokenizers of all rankers that need no download, without loading weights.
 
@@ -78,10 +87,12 @@ def check_rankers(config: ServerConfig) -> None:
             continue
         try:
             found[name] = members = _members(name, source)
+            specs = []
             for member in members.values():
-                open_reader(member.source, **member.overrides)
+                specs.append(open_reader(member.source, **member.overrides).spec)
                 if member.export_file is not None:
                     named_published(ModelFiles.find(locate(member.source)), member.export_file)
+            check_depth(name, source, specs)
         except ConfigError as error:
             problems += error.problems
         except (RankerError, OSError) as error:
@@ -183,6 +194,7 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
         probe=probe,
         runtime_reason=served.reason,
         parity=served.parity,
+        depth=source.depth,
     )
 
 

@@ -5,16 +5,19 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from farrank_rankers.calibration import Calibration
+from farrank_rankers.chunking import WHOLE_DOCUMENT
+from farrank_rankers.depth.rounds import MEAN_CHUNKS
 from farrank_rankers.ensemble import ensemble_version
 from farrank_rankers.exports.manifest import ExportParity
 from farrank_rankers.family import EvidenceKind
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.batcher import BatchPolicy
 from farrank_runtimes.runtime import Capabilities, Runtime
+from farrank_server.config.schema import DepthConfig
 from farrank_server.engine.admission.estimates import Speeds, TokenDensity
 from farrank_server.engine.admission.reservations import RankerWork
-from farrank_server.engine.batcher import BatchPolicy
 from farrank_server.engine.loaded.document_cache import DocumentCache
 
 # A lower bound of tokens per character: prose has two to three times as many.
@@ -29,7 +32,7 @@ class LoadedRanker:
     belongs to the device thread and is absent while the device is being recovered. Other threads read its
     `capabilities` here. `load` makes a new runtime; at the start it took `load_s`. `probe` is an input known
     to be good. `runtime_reason` says why this runtime was chosen. `parity` says how closely an export matches
-    its ranker.
+    its ranker. `depth` is that of calls that ask for none.
     """
 
     name: str
@@ -49,6 +52,7 @@ class LoadedRanker:
     runtime_reason: str = ""
     parity: ExportParity | None = None
     density: TokenDensity = field(default_factory=TokenDensity)
+    depth: DepthConfig = field(default_factory=DepthConfig)
 
     def release(self) -> None:
         """Close the runtime. Called before a new one is loaded, so that the device never holds both."""
@@ -90,30 +94,53 @@ class LoadedRanker:
         """Maps a chunk's raw score to a score between 0 and 1."""
         return self.spec.chunk_calibration
 
-    def readable(self, length: int, count_tokens: bool) -> int:
+    def readable(self, length: int, whole: bool) -> int:
         """Bound how many characters of a text are read.
 
-        Reading stops at the ranker's limit; if tokens are counted, it goes to the text's end.
+        Reading stops at the ranker's limit, unless the text is read whole or its tokens are counted.
         """
-        if count_tokens:
+        if whole:
             return length
         return min(length, round(self.spec.chunking.max_document_tokens / MIN_DENSITY))
 
-    def estimate(self, query: str, lengths: Sequence[int], max_chunks: int | None) -> RankerWork:
-        """Estimate the positions and chunks of documents of these lengths (in characters) on the device."""
+    def estimate(
+        self, query: str, lengths: Sequence[int], max_chunks: int | None, depth: DepthConfig
+    ) -> RankerWork:
+        """Estimate the positions and chunks of documents of these lengths (in characters) on the device.
+
+        With adaptive depth they are the most that its budget allows.
+        """
         if not lengths:
             return RankerWork(self.name, 0, 0)
+        most_tokens = WHOLE_DOCUMENT if depth.is_adaptive else self.spec.chunking.max_document_tokens
         # First with the token density of recent texts, then with the lowest density.
-        estimated, chunks = self._positions(query, lengths, max_chunks, self.density.per_character)
-        least, _ = self._positions(query, lengths, max_chunks, MIN_DENSITY)
+        estimated, chunks = self._positions(
+            query, lengths, max_chunks, most_tokens, self.density.per_character
+        )
+        least, _ = self._positions(query, lengths, max_chunks, most_tokens, MIN_DENSITY)
+        if depth.is_adaptive:
+            longest = self.reader.max_input_tokens
+            budget: float = (depth.chunks or MEAN_CHUNKS) * len(lengths) * longest
+            if depth.tokens is not None:
+                budget = depth.tokens
+            elif depth.milliseconds is not None:
+                budget = depth.milliseconds / 1000 * self.tokens_per_s()
+            # One chunk of each document is read in any case.
+            budget = max(budget, len(lengths) * longest)
+            estimated, least = min(estimated, budget), min(least, budget)
+            chunks = min(chunks, budget / longest)
         return RankerWork(self.name, round(estimated), round(chunks), round(least))
 
     def _positions(
-        self, query: str, lengths: Sequence[int], max_chunks: int | None, per_character: float
+        self,
+        query: str,
+        lengths: Sequence[int],
+        max_chunks: int | None,
+        max_tokens: int,
+        per_character: float,
     ) -> tuple[float, float]:
         """Compute the number of positions and chunks for a given number of tokens per character."""
-        chunking = self.spec.chunking
-        window, stride, max_tokens = chunking.window, chunking.stride, chunking.max_document_tokens
+        window, stride = self.spec.chunking.window, self.spec.chunking.stride
         framing = 2 if self.is_dual else 3 + min(len(query) * per_character, self.spec.max_query_tokens)
         repeated = max(1.0, window / stride)
         total_positions = total_chunks = 0.0

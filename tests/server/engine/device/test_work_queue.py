@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_indexes.stored_documents import Cut
+from farrank_runtimes.batcher import BatchPolicy
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.admission.reservations import Reservation
-from farrank_server.engine.batcher import BatchPolicy
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, text_documents
 from farrank_server.engine.device.work_queue import (
     Close,

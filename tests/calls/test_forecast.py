@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_server.engine.admission.forecast import Shares
-from farrank_server.engine.admission.forecast import forecast as forecast_of
+from farrank_calls.fairness.forecast import Shares
+from farrank_calls.fairness.forecast import forecast as forecast_of
 
 
 class Share(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_server.engine.batcher import Batch, Batcher, BatchPolicy, QueueItem, longest_prefix, longest_run
+from farrank_runtimes.batcher import Batch, Batcher, BatchPolicy, QueueItem, longest_prefix, longest_run
 
 BUDGET = 1024
 RATIO = 1.1

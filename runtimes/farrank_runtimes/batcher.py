@@ -22,16 +22,12 @@ from typing import Generic, TypeVar
 
 from sortedcontainers import SortedKeyList
 
-from farrank_calls.fairness.fair_order import NOBODY, Account, FairOrder, Rank
+from farrank_calls.fairness.fair_order import NOBODY, QUANTUM_S, Account, FairOrder, Rank
 
 # The number of batches in a row that must fit before a larger one is tried again.
 PATIENCE = 200
 
 GROWTH = 1.5
-
-# How far an account may be ahead of its share, in seconds of the device's work. Most calls take less and are
-# not interrupted.
-QUANTUM_S = 0.5
 
 # If several accounts wait, a batch is chosen among this many batches of inputs, and inputs of accounts that
 # are not eligible only fill it up. With a larger choice, lengths instead of shares would decide who is

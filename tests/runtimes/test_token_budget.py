@@ -1,4 +1,4 @@
-from farrank_server.engine.batcher import FLOOR, PATIENCE, TokenBudget
+from farrank_runtimes.batcher import FLOOR, PATIENCE, TokenBudget
 
 
 def test_a_failed_budget_is_halved_and_stays_so_for_a_while() -> None:

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from farrank_calls.fairness.fair_order import BATCH_PART
-from farrank_server.engine.batcher import QUANTUM_S
+from farrank_calls.fairness.fair_order import BATCH_PART, QUANTUM_S
 
 FloatArray = NDArray[np.float64]
 
@@ -14,8 +13,9 @@ FloatArray = NDArray[np.float64]
 class Shares(NamedTuple):
     """Claims on the device, one per ranker of a call: the work left, and the due time of its last input.
 
-    Inputs of a share are due one after another up to `due_s` (see `batching.batcher`). The remaining work is
-    therefore due in the last `left_s` before that. Shapes: (N,) each, in seconds; times are of one clock.
+    Inputs of a share are due one after another up to `due_s` (see `farrank_runtimes.batcher`). The remaining
+    work is therefore due in the last `left_s` before that. Shapes: (N,) each, in seconds; times are of one
+    clock.
     """
 
     left_s: FloatArray
@@ -27,7 +27,7 @@ class Accounts(NamedTuple):
     """The callers that own the shares: weights, and the virtual seconds by which each is ahead of its share.
 
     Shapes: (A,) each. `progress` is the number of virtual seconds per second of work (see
-    `batching.fair_order`). It is None if no account has waited for another recently.
+    `fair_order`). It is None if no account has waited for another recently.
     """
 
     weights: FloatArray

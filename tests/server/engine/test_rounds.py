@@ -1,0 +1,364 @@
+"""Calls that read in rounds: a real engine and tiny rankers; a test holds or fails a round on the device."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from farrank_calls.errors import DeadlineExceeded, InvalidArgument
+from farrank_rankers.files.open import open_ranker
+from farrank_rankers.tokenizer import finished
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.runtime import DeviceLost, OutOfMemory
+from farrank_server.config.schema import DepthConfig, RankerConfig, ServerConfig
+from farrank_server.engine.call import RerankResult
+from farrank_server.engine.device import work_queue
+from farrank_server.engine.device.device_loop import DeviceThread
+from farrank_server.engine.engine import Engine
+from farrank_server.engine.loaded.document_cache import DocumentCache
+from farrank_server.engine.loaded.loading import check_rankers, load_rankers
+from farrank_server.metrics import Metrics
+from farrank_settings.errors import ConfigError
+from support.engine_bench import POISON, POISON_ID, QUERY, TEXTS, Bench, Faulty, OpenBench, scores, until
+
+ADAPTIVE = DepthConfig("adaptive")
+EVERYTHING = DepthConfig("adaptive", chunks=10_000)
+FILLER = "a ship sails over the sea towards the harbour and bread is baked from flour "
+NEEDLE = "the river rises here "
+
+# Ten documents of MaxP's 6 to 57 chunks. The last has the query's words in its end alone.
+LONG = tuple(f"{n} " + FILLER * (40 + 40 * n) + NEEDLE * (n == 9) for n in range(10))
+FAMILIES = (
+    *("maxp", "sump", "avgp", "cedr-knrm", "cedr-pacrr", "cedr-drmm", "neural-model1", "parade-avg"),
+    *("parade-max", "parade-attn", "parade-transf-rand", "parade-transf-pretr", "parade-transf-pretr-q"),
+    *("cross-encoder", "yes-no"),
+)
+
+
+class InRound:
+    """Holds the first batch of a round until the test releases it, or fails it with `fault`."""
+
+    def __init__(self, number: int, fault: BaseException | None = None) -> None:
+        self.number, self.fault = number, fault
+        self.bench: Bench[Faulty] | None = None
+        self.held = 0
+        self.reached, self.released = threading.Event(), threading.Event()
+
+    def __call__(self, inputs: Sequence[EncoderInput]) -> None:
+        if self.bench is None or self.reached.is_set():
+            return
+        rounds = self.bench.engine.device.loop.work._rounds.values()
+        if max((each._number for each in rounds), default=0) == self.number:
+            self.held = sum(each.tokens for each in inputs)
+            self.reached.set()
+            if self.fault is not None:
+                raise self.fault
+            assert self.released.wait(120)
+
+
+@asynccontextmanager
+async def opened(folders: dict[str, Path], **rankers: RankerConfig) -> AsyncIterator[Bench[Faulty]]:
+    """Open an engine with rankers of these configurations, by family."""
+    named = {name.replace("_", "-"): each for name, each in rankers.items()}
+    config = ServerConfig(
+        rankers={name: replace(each, source=str(folders[name])) for name, each in named.items()}
+    )
+    cache, metrics = DocumentCache(0), Metrics()
+    engine = Engine(config, load_rankers(config, cache), DeviceThread(), cache, metrics)
+    try:
+        yield Bench(engine, {}, metrics)
+    finally:
+        engine.close()
+
+
+def is_empty(bench: Bench[Faulty]) -> bool:
+    """Whether no call has left anything behind on the device's thread or in admission."""
+    work, admitted = bench.engine.device.loop.work, bench.count("farrank_admitted_tokens", ranker="maxp")
+    held = (work._open, work.started, work._rounds, work._kept, work._round_bytes, work.kept_bytes)
+    return not any(held) and not admitted
+
+
+def rounds_of(result: RerankResult) -> int:
+    return max(document.round for document in result.documents)
+
+
+def same(found: RerankResult, wanted: RerankResult) -> None:
+    for one, other in zip(found.documents, wanted.documents, strict=True):
+        assert one.spans.tolist() == other.spans.tolist()
+        assert (one.numbers, one.round) == (other.numbers, other.round)
+        assert (one.score, *one.chunk_scores) == pytest.approx((other.score, *other.chunk_scores), abs=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_scores_are_those_of_just_the_chunks_that_were_read(
+    tiny_rankers: dict[str, Path], family: str
+) -> None:
+    ranker = open_ranker(tiny_rankers[family]).eval()
+    reader = ranker.reader
+    async with opened(tiny_rankers, **{family: RankerConfig()}) as bench:
+        result = await bench.rerank(LONG, ranker=family, depth=ADAPTIVE)
+    assert rounds_of(result) >= 2
+    query = reader.read_query(QUERY)
+    for text, document in zip(LONG, result.documents, strict=True):
+        chunks = reader.split(finished(reader.document_steps(text, whole=True)))
+        assert chunks[-1].end == len(text.rstrip())
+        assert document.chunks_scored == len(chunks)
+        assert document.cut.characters == document.cut.tokens == 0
+        assert document.numbers is not None
+        read = [chunks[number] for number in document.numbers]
+        assert document.spans.tolist() == [[chunk.start, chunk.end] for chunk in read]
+        inputs = ranker.tensors([reader.chunk_input(query, chunk) for chunk in read])
+        with torch.inference_mode():
+            alone = ranker.explain(inputs, [len(read)])
+        assert document.score == pytest.approx(float(alone.scores[0]), abs=1e-3)
+        assert document.chunk_scores == pytest.approx(alone.chunk_scores[0].tolist(), abs=1e-3)
+    chunks_read = sum(len(document.spans) for document in result.documents)
+    assert len(LONG) <= chunks_read <= 3.8 * len(LONG)
+    # No chunk is encoded twice.
+    assert result.tally.pairs == result.tally.chunks == chunks_read
+    assert not result.ended_early
+
+
+@pytest.mark.parametrize("family", ["maxp", "avgp", "parade-attn", "cedr-knrm"])
+async def test_a_budget_for_everything_gives_the_scores_of_reading_all(
+    tiny_rankers: dict[str, Path], family: str
+) -> None:
+    async with opened(tiny_rankers, **{family: RankerConfig(max_document_tokens=100_000)}) as bench:
+        everything = await bench.rerank(LONG, ranker=family)
+        adaptive = await bench.rerank(LONG, ranker=family, depth=EVERYTHING)
+        tokens = DepthConfig("adaptive", tokens=everything.tally.tokens)
+        in_tokens = await bench.rerank(LONG, ranker=family, depth=tokens)
+    for result in (adaptive, in_tokens):
+        assert rounds_of(result) == 1
+        assert result.tally.tokens == everything.tally.tokens
+        assert scores(result) == pytest.approx(scores(everything), abs=1e-5)
+        spans = [document.spans.tolist() for document in everything.documents]
+        assert [document.spans.tolist() for document in result.documents] == spans
+
+
+async def test_the_passage_at_the_end_is_found_beyond_the_limit_of_the_ranker(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        limited = (await bench.rerank(LONG)).documents[9]
+        found = (await bench.rerank(LONG, depth=ADAPTIVE)).documents[9]
+    needle = LONG[9].index(NEEDLE)
+    assert needle > len(LONG[9]) - limited.cut.characters
+    assert any(start <= needle < end for start, end in found.spans.tolist())
+
+
+async def test_empty_and_short_documents_are_read_too(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        wanted = await bench.rerank(("", *TEXTS))
+        found = await bench.rerank(("", *TEXTS), depth=ADAPTIVE)
+    assert scores(found) == pytest.approx(scores(wanted), abs=1e-5)
+    assert found.documents[0].spans.tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize(
+    "depth",
+    [
+        DepthConfig("adaptive", chunks=1),
+        DepthConfig("adaptive", chunks=2.5),
+        DepthConfig("adaptive", tokens=6000),
+    ],
+)
+async def test_no_budget_is_exceeded(open_bench: OpenBench, depth: DepthConfig) -> None:
+    async with open_bench() as bench:
+        result = await bench.rerank(LONG, depth=depth)
+    if depth.chunks is not None:
+        assert result.tally.chunks <= depth.chunks * len(LONG)
+    if depth.tokens is not None:
+        assert depth.tokens / 2 < result.tally.tokens <= depth.tokens
+    assert min(len(document.spans) for document in result.documents) >= 1
+
+
+async def test_max_chunks_bounds_what_is_read_of_each_document(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        result = await bench.rerank(LONG, depth=EVERYTHING, max_chunks=3)
+    assert {len(document.spans) for document in result.documents} == {3}
+
+
+async def test_documents_of_later_rounds_precede_the_others(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        documents = (await bench.rerank(LONG, depth=ADAPTIVE)).documents
+    ranked = sorted(documents, key=lambda each: each.rank)
+    assert [each.round for each in ranked] == [3, 3, 2, 2, 2, 1, 1, 1, 1, 1]
+    for number in (1, 2, 3):
+        its = [each.score for each in ranked if each.round == number]
+        assert its == sorted(its, reverse=True)
+
+
+async def test_a_deadline_in_the_second_round_ends_the_call_with_the_first(open_bench: OpenBench) -> None:
+    hold = InRound(2)
+    async with open_bench(hold) as bench:
+        hold.bench = bench
+        result = await bench.rerank(LONG, depth=ADAPTIVE, timeout_s=5.0)
+        assert hold.reached.is_set()
+        hold.released.set()
+        await until(lambda: is_empty(bench))
+    assert (rounds_of(result), result.ended_early) == (1, True)
+    assert {len(document.spans) for document in result.documents} == {2}
+
+
+async def test_a_deadline_in_the_first_round_is_exceeded(open_bench: OpenBench) -> None:
+    hold = InRound(1)
+    async with open_bench(hold) as bench:
+        hold.bench = bench
+        with pytest.raises(DeadlineExceeded):
+            await bench.rerank(LONG, depth=ADAPTIVE, timeout_s=1.0)
+        hold.released.set()
+        await until(lambda: is_empty(bench))
+
+
+async def test_a_time_budget_ends_the_call_after_its_first_round_at_the_earliest(
+    open_bench: OpenBench,
+) -> None:
+    async with open_bench() as bench:
+        at_once = await bench.rerank(LONG, depth=DepthConfig("adaptive", milliseconds=1))
+        assert rounds_of(at_once) == 1
+        assert {len(document.spans) for document in at_once.documents} == {1}
+        whole = await bench.rerank(LONG, depth=DepthConfig("adaptive", milliseconds=3_600_000))
+        assert (rounds_of(whole), whole.ended_early) == (1, False)
+        assert all(len(each.spans) == each.chunks_scored for each in whole.documents)
+
+
+async def test_a_time_budget_ends_the_call_in_its_second_round(open_bench: OpenBench) -> None:
+    hold = InRound(2)
+    async with open_bench(hold) as bench:
+        hold.bench = bench
+        # As slow as a real device: the budget is not enough for everything.
+        bench.engine.loaded["maxp"].speeds.encoding.replace(2000.0)
+        result = await bench.rerank(LONG, depth=DepthConfig("adaptive", milliseconds=3000))
+        assert (rounds_of(result), result.ended_early) == (1, True)
+        hold.released.set()
+        await until(lambda: is_empty(bench))
+
+
+async def test_a_time_budget_beyond_the_deadline_is_admitted(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        # Everything would take a hundred seconds.
+        bench.engine.loaded["maxp"].speeds.encoding.replace(400.0)
+        with pytest.raises(DeadlineExceeded, match="the call needs about "):
+            await bench.rerank(LONG, depth=EVERYTHING, timeout_s=30.0)
+        depth = DepthConfig("adaptive", milliseconds=3_600_000)
+        result = await bench.rerank(LONG, depth=depth, timeout_s=30.0)
+        assert 2000 < result.tally.tokens <= 0.75 * 30 * 400
+
+
+async def test_a_cancelled_call_leaves_nothing_behind(open_bench: OpenBench) -> None:
+    hold = InRound(2)
+    async with open_bench(hold) as bench:
+        hold.bench = bench
+        call = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE))
+        await until(hold.reached.is_set)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        hold.released.set()
+        await until(lambda: is_empty(bench))
+
+
+@pytest.mark.parametrize(
+    "fault", [DeviceLost("gone"), OutOfMemory("for a moment"), ZeroDivisionError("a bug")]
+)
+async def test_a_failure_in_the_second_round_changes_no_score(
+    open_bench: OpenBench, fault: BaseException
+) -> None:
+    fails = InRound(2, fault)
+    async with open_bench(fails) as bench:
+        wanted = await bench.rerank(LONG, depth=ADAPTIVE)
+        fails.bench = bench
+        same(await bench.rerank(LONG, depth=ADAPTIVE), wanted)
+        assert fails.reached.is_set()
+        lost = isinstance(fault, DeviceLost)
+        assert bench.count("farrank_reruns_total", ranker="maxp") == lost
+        await until(lambda: is_empty(bench))
+
+
+async def test_rounds_of_two_calls_share_batches(open_bench: OpenBench) -> None:
+    hold = InRound(2)
+    mixed: list[bool] = []
+
+    def before(inputs: Sequence[EncoderInput]) -> None:
+        mixed.append(len({POISON_ID in each.input_ids for each in inputs}) == 2)
+        hold(inputs)
+
+    marked = tuple(text.replace("ship", POISON) for text in LONG)
+    async with open_bench(before) as bench:
+        alone = [await bench.rerank(texts, depth=ADAPTIVE) for texts in (LONG, marked)]
+        hold.bench = bench
+        mixed.clear()
+        first = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE))
+        await until(hold.reached.is_set)
+        second = asyncio.create_task(bench.rerank(marked, depth=ADAPTIVE))
+        await until(lambda: len(bench.engine.device.loop.inbox.peek()) >= 2)
+        hold.released.set()
+        for found, wanted in zip(await asyncio.gather(first, second), alone, strict=True):
+            same(found, wanted)
+    assert any(mixed)
+
+
+async def test_features_without_room_are_encoded_again(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bench() as bench:
+        wanted = await bench.rerank(LONG, depth=ADAPTIVE)
+        monkeypatch.setattr(work_queue, "MAX_ROUND_BYTES", 0)
+        found = await bench.rerank(LONG, depth=ADAPTIVE)
+        same(found, wanted)
+        # 2 of each of ten, 4 of each of five, 8 of each of two.
+        assert (wanted.tally.pairs, found.tally.pairs) == (38, 56)
+        await until(lambda: is_empty(bench))
+
+
+async def test_kept_features_count_as_the_memory_of_the_device(open_bench: OpenBench) -> None:
+    hold = InRound(2)
+    async with open_bench(hold) as bench:
+        hold.bench = bench
+        lane, work = bench.engine.loaded["maxp"], bench.engine.device.loop.work
+        lane.capabilities = replace(lane.capabilities, max_kept_bytes=2**20)
+        call = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE))
+        await until(hold.reached.is_set)
+        # The five best documents are read on; each has two vectors of 32 numbers.
+        assert work.kept_bytes == 5 * 2 * 32 * 4
+        hold.released.set()
+        await call
+        await until(lambda: is_empty(bench))
+
+
+async def test_admission_holds_what_is_still_to_be_read(open_bench: OpenBench) -> None:
+    hold = InRound(3)
+    async with open_bench(hold) as bench:
+        hold.bench = bench
+        call = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE))
+        await until(hold.reached.is_set)
+        left = hold.held + bench.batcher().queued_tokens
+        assert bench.count("farrank_admitted_tokens", ranker="maxp") == left
+        hold.released.set()
+        await call
+        await until(lambda: is_empty(bench))
+
+
+async def test_rankers_that_cannot_read_in_rounds_say_so(
+    open_bench: OpenBench, tiny_rankers: dict[str, Path]
+) -> None:
+    async with open_bench() as bench:
+        with pytest.raises(InvalidArgument, match=r"^options.depth: ranker biencoder cannot .* all of them$"):
+            await bench.rerank(ranker="biencoder", depth=ADAPTIVE)
+        with pytest.raises(InvalidArgument, match=r"^options.depth: ranker both cannot be adaptive: an ens"):
+            await bench.rerank(ranker="both", depth=ADAPTIVE)
+    longp = RankerConfig(str(tiny_rankers["longp"]), depth=ADAPTIVE)
+    config = ServerConfig(rankers={"long": longp})
+    for check in (check_rankers, lambda config: load_rankers(config, DocumentCache(0))):
+        with pytest.raises(ConfigError, match=r"rankers.long.depth.mode: cannot be adaptive: family longp"):
+            check(config)
+
+
+async def test_a_call_without_a_depth_gets_that_of_the_ranker(tiny_rankers: dict[str, Path]) -> None:
+    async with opened(tiny_rankers, maxp=RankerConfig(depth=DepthConfig("adaptive", chunks=2))) as bench:
+        assert (await bench.rerank(LONG)).tally.chunks == 20
+        assert (await bench.rerank(LONG, depth=DepthConfig())).documents[9].chunks_scored == 0
