@@ -22,6 +22,7 @@ Buckets = tuple[float, ...]
 TOKENS = (64, 128, 256, 512, 768, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CHUNKS = (1, 2, 3, 4, 6, 8, 11, 14, 20, 30, 50, 100)
+ROUNDS = (1, 2, 3)
 RATIO = (1.0, 1.01, 1.02, 1.04, 1.06, 1.08, 1.1, 1.2, 1.5, 2.0)
 
 # Counters and histograms with these labels are shown from the start, at 0. Prometheus never sees the increase
@@ -202,6 +203,8 @@ class Metrics:
         self.deciding_chunk = histogram(
             "deciding_chunk_number", "Number of the deciding chunk, counted from 1", buckets=CHUNKS
         )
+        self.call_rounds = histogram("call_rounds", "Rounds in which a call was read", buckets=ROUNDS)
+        self.ended_early = counter("ended_early_total", "Calls that time ended with the last finished round")
         self.cut_tokens = counter(
             "cut_tokens_total", "Tokens beyond a limit, which were not read", "ranker side"
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from farrank_client import AsyncClient, FarrankError, Priority, Result, RetryPolicy
 from farrank_loadtest.errors import TargetFailed
@@ -34,7 +35,7 @@ class FarrankTarget:
             ranking = await self._client.rerank(
                 query, texts, ranker=ranker, priority=self._priority, timeout_s=timeout_s
             )
-        scored = ((result.index, result.score) for result in ranking.results)
+        scored = ((result.index, result.score) for result in _sortable(ranking.results))
         stages_s = {stage: getattr(ranking.timings, f"{stage}_ns") / 1e9 for stage in _STAGES}
         counts = {name: getattr(ranking.usage, name) for name in _COUNTS}
         return Answer(scores_by_index(scored, len(documents)), stages_s, counts)
@@ -50,7 +51,7 @@ class FarrankTarget:
             ranking = await self._client.search_and_rerank(
                 query, index=index, k=k, ranker=ranker, priority=self._priority, timeout_s=timeout_s
             )
-        return ranking.results
+        return _sortable(ranking.results)
 
     async def versions(self, rankers: Sequence[str], timeout_s: float) -> dict[str, str]:
         """Ask for the rankers' versions.
@@ -71,6 +72,18 @@ class FarrankTarget:
     async def close(self) -> None:
         """Close the connection."""
         await self._client.close()
+
+
+def _sortable(results: Sequence[Result]) -> Sequence[Result]:
+    """Give results scores that sort them as they are ranked.
+
+    A run is sorted by its scores, and those of different rounds of adaptive depth do not compare. These
+    results get the number of results from their place on as score.
+    """
+    if all(result.round <= 1 for result in results):
+        return results
+    count = len(results)
+    return [replace(result, score=float(count - place)) for place, result in enumerate(results)]
 
 
 @contextmanager

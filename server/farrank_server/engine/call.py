@@ -185,6 +185,11 @@ class RerankResult:
     tally: Tally
     ended_early: bool = False
 
+    @property
+    def rounds(self) -> int:
+        """The number of finished rounds."""
+        return max(document.round for document in self.documents)
+
 
 def mean_of_members(results: Sequence[RerankResult]) -> RerankResult:
     """Average the scores of an ensemble's members for the same documents, and add up the costs.

@@ -18,6 +18,7 @@ def show_ranker(metrics: Metrics, scorer: Scorer, endpoints: Collection[Endpoint
             *(metrics.batch_pairs, metrics.batch_tokens, metrics.batch_padding_ratio, metrics.batch_seconds),
             *(metrics.real_tokens, metrics.padded_tokens, metrics.encoded_chunks, metrics.reruns),
             *(metrics.document_chunks, metrics.deciding_chunk, metrics.stored_documents),
+            *(metrics.call_rounds, metrics.ended_early),
             *((metrics.cache_hits, metrics.cache_misses) if each.cache is not None else ()),
         )
         for instrument in by_ranker:
@@ -52,6 +53,8 @@ def count_answer(
     for document in result.documents:
         chunks.observe(len(document.spans))
         deciding.observe(document.deciding_number + 1)
+    metrics.call_rounds.labels(name).observe(result.rounds)
+    metrics.ended_early.labels(name).inc(result.ended_early)
     metrics.priority_queue_seconds.labels(priority.name.lower()).observe(tally.queue_ns / 1e9)
     for stage in STAGES:
         metrics.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9, leads)

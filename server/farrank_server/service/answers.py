@@ -60,7 +60,7 @@ def add_ranking(
         its = _result_to_pb(document, index, ids[index], texts[index], evidence, scales, options)
         its.chunks_cut = -(-document.cut.tokens // stride)
         response.results.append(its)
-    response.usage.rounds = max(document.round for document in result.documents)
+    response.usage.rounds = result.rounds
     response.usage.ended_early = result.ended_early
     tally = result.tally
     response.query_tokens_cut = tally.query_tokens_cut

@@ -83,10 +83,6 @@ def is_empty(bench: Bench[Faulty]) -> bool:
     return not any(held) and not admitted
 
 
-def rounds_of(result: RerankResult) -> int:
-    return max(document.round for document in result.documents)
-
-
 def same(found: RerankResult, wanted: RerankResult) -> None:
     for one, other in zip(found.documents, wanted.documents, strict=True):
         assert one.spans.tolist() == other.spans.tolist()
@@ -102,7 +98,7 @@ async def test_scores_are_those_of_just_the_chunks_that_were_read(
     reader = ranker.reader
     async with opened(tiny_rankers, **{family: RankerConfig()}) as bench:
         result = await bench.rerank(LONG, ranker=family, depth=ADAPTIVE)
-    assert rounds_of(result) >= 2
+    assert result.rounds >= 2
     query = reader.read_query(QUERY)
     for text, document in zip(LONG, result.documents, strict=True):
         chunks = reader.split(finished(reader.document_steps(text, whole=True)))
@@ -134,7 +130,7 @@ async def test_a_budget_for_everything_gives_the_scores_of_reading_all(
         tokens = DepthConfig("adaptive", tokens=everything.tally.tokens)
         in_tokens = await bench.rerank(LONG, ranker=family, depth=tokens)
     for result in (adaptive, in_tokens):
-        assert rounds_of(result) == 1
+        assert result.rounds == 1
         assert result.tally.tokens == everything.tally.tokens
         assert scores(result) == pytest.approx(scores(everything), abs=1e-5)
         spans = [document.spans.tolist() for document in everything.documents]
@@ -200,7 +196,9 @@ async def test_a_deadline_in_the_second_round_ends_the_call_with_the_first(open_
         assert hold.reached.is_set()
         hold.released.set()
         await until(lambda: is_empty(bench))
-    assert (rounds_of(result), result.ended_early) == (1, True)
+        await until(lambda: bench.count("farrank_ended_early_total", ranker="maxp") == 1)
+        assert bench.count("farrank_call_rounds_sum", ranker="maxp") == 1
+    assert (result.rounds, result.ended_early) == (1, True)
     assert {len(document.spans) for document in result.documents} == {2}
 
 
@@ -219,10 +217,10 @@ async def test_a_time_budget_ends_the_call_after_its_first_round_at_the_earliest
 ) -> None:
     async with open_bench() as bench:
         at_once = await bench.rerank(LONG, depth=DepthConfig("adaptive", milliseconds=1))
-        assert rounds_of(at_once) == 1
+        assert at_once.rounds == 1
         assert {len(document.spans) for document in at_once.documents} == {1}
         whole = await bench.rerank(LONG, depth=DepthConfig("adaptive", milliseconds=3_600_000))
-        assert (rounds_of(whole), whole.ended_early) == (1, False)
+        assert (whole.rounds, whole.ended_early) == (1, False)
         assert all(len(each.spans) == each.chunks_scored for each in whole.documents)
 
 
@@ -233,7 +231,7 @@ async def test_a_time_budget_ends_the_call_in_its_second_round(open_bench: OpenB
         # As slow as a real device: the budget is not enough for everything.
         bench.engine.loaded["maxp"].speeds.encoding.replace(2000.0)
         result = await bench.rerank(LONG, depth=DepthConfig("adaptive", milliseconds=3000))
-        assert (rounds_of(result), result.ended_early) == (1, True)
+        assert (result.rounds, result.ended_early) == (1, True)
         hold.released.set()
         await until(lambda: is_empty(bench))
 
