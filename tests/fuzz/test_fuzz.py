@@ -155,9 +155,10 @@ def check(call: FuzzedCall, status: str, answer: bytes) -> None:
     if call.path != SERVICE + "Rerank" or call.documents is None or not is_proto:
         return
     response = pb.RerankResponse.FromString(answer)
-    scores = [each.score for each in response.results]
-    assert all(map(math.isfinite, scores))
-    assert scores == sorted(scores, reverse=True)
+    ranked = [(each.round, each.score) for each in response.results]
+    assert all(math.isfinite(score) for _, score in ranked)
+    assert ranked == sorted(ranked, reverse=True)
+    assert response.usage.rounds == ranked[0][0]
     assert sorted(each.index for each in response.results) == list(range(call.documents))
 
 

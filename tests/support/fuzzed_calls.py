@@ -75,6 +75,26 @@ _in_order = st.integers(1, 8)
 
 
 @st.composite
+def _depths(draw: st.DrawFn, *, tame: bool) -> pb.Depth:
+    if tame:
+        budgets: list[dict[str, Any]] = [
+            {},
+            {"chunks": 1.5},
+            {"chunks": 10_000},
+            {"tokens": 1},
+            {"milliseconds": 5},
+        ]
+        return pb.Depth(mode=pb.DEPTH_MODE_ADAPTIVE, **draw(st.sampled_from(budgets)))
+    mode: Any = draw(st.sampled_from((0, 1, 2, 2, 2, 99)))
+    depth = pb.Depth(mode=mode)
+    if draw(st.booleans()):
+        depth.chunks = draw(st.one_of(st.floats(), st.floats(1, 50)))
+    for name in draw(st.lists(st.sampled_from(("tokens", "milliseconds")), max_size=1)):
+        setattr(depth, name, draw(st.one_of(st.integers(0, 5000), st.integers(0, 2**32 - 1))))
+    return depth
+
+
+@st.composite
 def _options(draw: st.DrawFn, *, tame: bool) -> pb.RerankOptions:
     counts = _in_order if tame else _counts
     # Also numbers that the enumeration does not have.
@@ -90,6 +110,8 @@ def _options(draw: st.DrawFn, *, tame: bool) -> pb.RerankOptions:
         options.max_chunks = draw(counts)
     if not tame and draw(st.booleans()):
         options.top_n = draw(counts)
+    if draw(st.integers(0, 3)) == 0:
+        options.depth.CopyFrom(draw(_depths(tame=tame)))
     return options
 
 
@@ -224,8 +246,8 @@ def calls(draw: st.DrawFn) -> FuzzedCall:
 
 def _plain(value: Any) -> Any:
     """Convert a message's field to a value that json can write."""
-    if isinstance(value, pb.RerankOptions):
-        return {name.name: got for name, got in value.ListFields()}
+    if isinstance(value, pb.RerankOptions | pb.Depth):
+        return {name.name: _plain(got) for name, got in value.ListFields()}
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, str | int | bool | float):

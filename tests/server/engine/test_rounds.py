@@ -277,6 +277,23 @@ async def test_a_failure_in_the_second_round_changes_no_score(
         await until(lambda: is_empty(bench))
 
 
+async def test_a_device_that_hangs_in_the_second_round_changes_no_score(open_bench: OpenBench) -> None:
+    hang = InRound(2)
+    async with open_bench(hang) as bench:
+        wanted = await bench.rerank(LONG, depth=ADAPTIVE)
+        hang.bench = bench
+        bench.engine.device.loop.watchdog._least_bound_s = 0.3
+        same(await bench.rerank(LONG, depth=ADAPTIVE), wanted)
+        assert hang.reached.is_set()
+        assert bench.count("farrank_worker_restarts_total") == 1
+        assert bench.count("farrank_reruns_total", ranker="maxp") == 1
+        await until(lambda: is_empty(bench))
+        # The hung call returns: its thread ends, and nothing else happens.
+        hang.released.set()
+        await until(lambda: [each.name for each in threading.enumerate()].count("farrank-device") == 1)
+        assert is_empty(bench)
+
+
 async def test_rounds_of_two_calls_share_batches(open_bench: OpenBench) -> None:
     hold = InRound(2)
     mixed: list[bool] = []
