@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from farrank_bench.depth.replay import Floats, Mask, Score, attended_score, bm25, max_score, of_chunks
+from farrank_bench.depth.replay import Floats, Mask, Score, attended_score, max_score, of_chunks
 from farrank_bench.depth.whole_documents import JudgedQuestion, WholeDocuments
 from farrank_exporters.parity import encode_all
 from farrank_rankers.aggregate import Aggregator
+from farrank_rankers.depth.selection import bm25, count_terms
 from farrank_rankers.families.parade import ParadeAttn
 from farrank_rankers.families.passages import MaxP
 from farrank_rankers.files.open import Overrides, open_ranker
@@ -190,7 +191,6 @@ class KeptScores:
         documents = [self._chunks(each) for each in question.candidates]
         chunks = [chunk for each in documents for chunk in each]
         lengths = np.array([len(chunk) for chunk in chunks])
-        ids = np.concatenate([chunk.ids for chunk in chunks])
         stored = [self._vectors(each) for each in question.candidates]
         cosine = [
             of_chunks(found["vectors"] @ asked, found["spans"], _spans(split))
@@ -200,7 +200,9 @@ class KeptScores:
         return {
             "counts": np.array([len(each) for each in documents]),
             "positions": lengths + around,
-            "bm25": bm25(query.ids, ids, np.repeat(np.arange(len(chunks)), lengths), len(chunks)),
+            "bm25": np.concatenate(
+                bm25([count_terms(query.ids, [each.ids for each in its]) for its in documents])
+            ),
             "cosine": np.concatenate(cosine),
             "cosine_of_chunks": np.concatenate([found["of_chunks"] @ asked for found in stored]),
         }

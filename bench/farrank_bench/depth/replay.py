@@ -15,30 +15,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-# Anserini's parameters, as everywhere in this project.
-_K1, _B = 0.9, 0.4
-
-
-def bm25(query: NDArray[np.int32], ids: NDArray[np.int32], chunk_of: Ints, chunks: int) -> Floats:
-    """Score chunks by the query's tokens, with the idf of these chunks.
-
-    Shapes: query (Q,), ids (T,) the chunks' tokens, chunk_of (T,) the chunk of each -> (chunks,).
-    """
-    terms = np.unique(query)
-    if not len(terms) or not len(ids):
-        return np.zeros(chunks)
-    places = np.searchsorted(terms, ids).clip(max=len(terms) - 1)
-    found = terms[places] == ids
-    cells = chunk_of[found] * len(terms) + places[found]
-    counts = np.bincount(cells, minlength=chunks * len(terms)).reshape(chunks, len(terms))
-    lengths = np.bincount(chunk_of, minlength=chunks)  # (chunks,)
-    holding = (counts > 0).sum(axis=0)  # (terms,)
-    idf = np.log(1 + (chunks - holding + 0.5) / (holding + 0.5))
-    longer = _K1 * (1 - _B + _B * lengths / lengths.mean())  # (chunks,)
-    scores: Floats = (idf * counts / (counts + longer[:, None])).sum(axis=1)
-    return scores
-
-
 # Less than any difference between windows that matters.
 _TIE = 1e-3
 

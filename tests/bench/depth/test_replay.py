@@ -16,7 +16,6 @@ from farrank_bench.depth.replay import (
     best_documents,
     best_unread,
     bins,
-    bm25,
     gains_by_place,
     interval,
     learned_prior,
@@ -34,21 +33,6 @@ from farrank_trec.measures import evaluate, parse_measures
 
 def array(*rows: object) -> Floats:
     return np.array(rows, dtype=np.float64)
-
-
-def test_bm25_is_that_of_the_formula() -> None:
-    # Chunks [7 7 1], [8], [1 2 3 4]; the query asks 7 twice, 8, and 9, which no chunk holds.
-    ids, chunk_of = np.array([7, 7, 1, 8, 1, 2, 3, 4], dtype=np.int32), np.array([0, 0, 0, 1, 2, 2, 2, 2])
-    found = bm25(np.array([7, 7, 8, 9], dtype=np.int32), ids, chunk_of, 3)
-    idf, mean = np.log(1 + 2.5 / 1.5), 8 / 3
-    expected = [idf * tf / (tf + 0.9 * (0.6 + 0.4 * length / mean)) for tf, length in ((2, 3), (1, 1))]
-    assert found == pytest.approx([*expected, 0.0])
-
-
-def test_bm25_of_nothing_is_zero() -> None:
-    none = np.array([], dtype=np.int32)
-    assert bm25(none, np.array([1], dtype=np.int32), np.array([0]), 1).tolist() == [0.0]
-    assert bm25(np.array([1], dtype=np.int32), none, np.array([], dtype=np.int64), 2).tolist() == [0.0, 0.0]
 
 
 def test_a_chunk_has_the_best_score_of_the_windows_that_half_coincide_with_it() -> None:
