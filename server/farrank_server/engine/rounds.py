@@ -78,7 +78,7 @@ class CallRounds:
         if depth.tokens is None and depth.milliseconds is None:
             costs = [np.ones(len(order), dtype=np.int64) for order in orders]
             budget = (depth.chunks or MEAN_CHUNKS) * len(documents)
-            self._unit = framing + call.ranker.spec.chunking.window
+            self._unit, self._per_chunk = framing + call.ranker.spec.chunking.window, 1.0
         else:
             costs = [
                 framing + each.terms.lengths[order].astype(np.int64)
@@ -86,7 +86,7 @@ class CallRounds:
             ]
             time_s = max(0.0, reading_ends_s(call) - time.monotonic())
             budget = float(depth.tokens or time_s * call.ranker.tokens_per_s())
-            self._unit = 1
+            self._unit, self._per_chunk = 1, float(np.concatenate(costs).mean())
         self._plan = Rounds(orders, costs, budget)
         best = np.array([each.max() for each in scores])
         self._ranking: Sequence[int] = best_first(best).tolist()
@@ -126,7 +126,7 @@ class CallRounds:
         self._tokens += tokens
         self._scored += sum(len(each.spans) for each in pending)
         left = self._plan.left
-        most = round(self._tokens + left * self._unit), round(self._scored + left)
+        most = round(self._tokens + left * self._unit), round(self._scored + left / self._per_chunk)
         self._reservations.correct(call.reservation, call.ranker.name, *most)
         return inputs, pending
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,12 +17,14 @@ from farrank_rankers.tokenizer import finished
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory
 from farrank_server.config.schema import DepthConfig, RankerConfig, ServerConfig
-from farrank_server.engine.call import RerankResult
+from farrank_server.engine.admission.reservations import CHUNKS
+from farrank_server.engine.call import PendingDocument, QueuedInput, RerankResult
 from farrank_server.engine.device import work_queue
 from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.loaded.document_cache import DocumentCache
 from farrank_server.engine.loaded.loading import check_rankers, load_rankers
+from farrank_server.engine.rounds import CallRounds
 from farrank_server.metrics import Metrics
 from farrank_settings.errors import ConfigError
 from support.engine_bench import POISON, POISON_ID, QUERY, TEXTS, Bench, Faulty, OpenBench, scores, until
@@ -356,6 +359,36 @@ async def test_admission_holds_what_is_still_to_be_read(open_bench: OpenBench) -
         hold.released.set()
         await call
         await until(lambda: is_empty(bench))
+
+
+async def test_admission_holds_chunks_as_well_if_the_budget_is_in_tokens(open_bench: OpenBench) -> None:
+    hold = InRound(1)
+    async with open_bench(hold) as bench:
+        hold.bench = bench
+        call = asyncio.create_task(bench.rerank(LONG, depth=DepthConfig("adaptive", tokens=6000)))
+        await until(hold.reached.is_set)
+        # An input has some 160 tokens.
+        assert 20 < bench.engine._reservations._table[CHUNKS].sum() < 60
+        hold.released.set()
+        await call
+
+
+async def test_planning_of_rounds_does_not_count_as_scoring(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, scored_s = CallRounds.next, list[float]()
+
+    def slow(rounds: CallRounds) -> tuple[list[QueuedInput], list[PendingDocument]]:
+        time.sleep(1.0)
+        return plan(rounds)
+
+    monkeypatch.setattr(CallRounds, "next", slow)
+    async with open_bench() as bench:
+        scoring = bench.engine.loaded["maxp"].speeds.scoring
+        monkeypatch.setattr(scoring, "observe", lambda chunks, seconds: scored_s.append(seconds))
+        assert (await bench.rerank(LONG, depth=ADAPTIVE)).rounds == 3
+        await until(lambda: is_empty(bench))
+    assert 0 < sum(scored_s) < 2.0
 
 
 async def test_rankers_that_cannot_read_in_rounds_say_so(

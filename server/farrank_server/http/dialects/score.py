@@ -80,7 +80,10 @@ class ScoreExchange:
             max_tokens_per_query=read.max_tokens_per_query,
         )
         self._request = understand(fields, self._models, caller)
-        return self._request.to_pb()
+        asked = self._request.to_pb()
+        # The answer has no order but that of its scores, and scores of different rounds do not compare.
+        asked.options.depth.mode = pb.DEPTH_MODE_ALL
+        return asked
 
     def write(self, answer: pb.RerankResponse) -> Response:
         """Write the scores in the order of the texts."""
