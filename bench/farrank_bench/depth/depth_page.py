@@ -83,7 +83,7 @@ def _tested(found: Judgement, seed: int) -> str:
         "full reading": found.full,
         "FirstP, 512 positions": found.firstp,
         f"the best selector alone ({best_alone})": found.alone[best_alone],
-        f"chosen, with {found.share:.2f} of the selector's score added": found.mixed,
+        f"chosen, with {found.share:.1f} of {BOTH} added": found.mixed,
         "full reading, with the same added": found.mixed_full,
         **{
             f"the same schedule by {name}": of
@@ -152,7 +152,9 @@ def chart(name: str, measure: str, judged: Judged) -> Figure:
         axes.set_ylabel(measure)
     figure.suptitle(f"{name}: quality by cost of reading", x=0.01, ha="left", fontweight="bold")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=4)
+    figure.legend(
+        handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=2 * len(judged)
+    )
     return figure
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from farrank_bench.depth.chunk_scores import Case
 from farrank_bench.depth.replay import (
+    BINS,
     Floats,
     Mask,
     Measure,
@@ -39,7 +40,7 @@ SUM, PRIOR = "weighted sum", "weighted sum and position"
 # Of the bi-encoder, the rest is BM25's.
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 PRIOR_WEIGHTS = (0.05, 0.1, 0.2, 0.4)
-# Of a selector's score of a document beside the ranker's, in standard deviations of both.
+# Of BOTH's score of a document beside the ranker's, in standard deviations of both.
 SHARES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 PLAIN = tuple((Round(1.0, chunks),) for chunks in (1, 2, 3, 4, 6, 8, 12, 16))
 EVERYTHING = (Round(1.0, sys.maxsize),)
@@ -154,15 +155,21 @@ def by_schedule(
 ) -> Outcome:
     """Measure a schedule; an empty one reads nothing, and the selector alone orders the documents.
 
-    `share` of the selector's score of a document, that of its best chunk, is added to the ranker's.
+    `share` of a document's `first_score` is added to the ranker's.
     """
 
     def read(case: Case) -> tuple[Floats, Mask]:
-        scores = selector(case)
-        own = share * np.where(case.mask, scores, -np.inf).max(axis=1)  # (D,)
-        return read_in_rounds(scores, case.mask, schedule, lambda some: case.score(some) + own)
+        own = share * first_score(case) if share else 0.0
+        return read_in_rounds(selector(case), case.mask, schedule, lambda some: case.score(some) + own)
 
     return outcome(cases, measure, read)
+
+
+def first_score(case: Case) -> Floats:
+    """Score documents by their best chunks of BOTH, as that selector alone does. Shapes: -> (D,)."""
+    scores = Weights(False, 0.5).scores(case, np.zeros(BINS))
+    best: Floats = np.where(case.mask, scores, -np.inf).max(axis=1)
+    return best
 
 
 def firstp(cases: Sequence[Case], measure: Measure) -> Outcome:
@@ -198,9 +205,12 @@ def chosen_schedule(cases: Sequence[Case], measure: Measure, selector: Selector)
 
 
 def chosen_share(cases: Sequence[Case], measure: Measure, selector: Selector, schedule: Schedule) -> float:
-    """Choose the share of the selector's score of a document that is added to the ranker's."""
-    own = [np.where(case.mask, selector(case), -np.inf).max(axis=1) for case in cases]
-    spread = np.std(np.concatenate([case.score(case.mask) for case in cases])) / np.std(np.concatenate(own))
+    """Choose the share of documents' `first_score` that is added to the ranker's."""
+    whole, first = (
+        np.std(np.concatenate([score(case) for case in cases]))
+        for score in (lambda case: case.score(case.mask), first_score)
+    )
+    spread = whole / first
     shares = [float(each * spread) for each in SHARES]
     return max(shares, key=lambda each: by_schedule(cases, measure, selector, schedule, each).quality.mean())
 
@@ -230,7 +240,7 @@ class Judgement:
     `curves` have every selector at the numbers of chunks of PLAIN, and `alone` the selectors as rankers;
     `schedules` are read by the chosen selector, on the development and the test part; all others are of the
     test part. `rivals` read by the chosen schedule with other selectors. `mixed` and `mixed_full` add `share`
-    of the chosen selector's score of a document, to the chosen schedule's score and to full reading's.
+    of a document's `first_score`, to the chosen schedule's score and to full reading's.
     """
 
     development: int

@@ -28,6 +28,7 @@ from farrank_bench.depth.judging import (
     chosen_weights,
     difference,
     divided,
+    first_score,
     firstp,
     judge,
     selectors,
@@ -145,14 +146,24 @@ def test_the_cheapest_of_the_best_schedules_within_the_budget_is_chosen() -> Non
 
 
 def test_the_selectors_score_is_added_where_it_helps() -> None:
-    # A ranker whose scores are noise, at any scale of its scores.
     noise = np.random.default_rng(4)
     for scale in (1.0, 100.0):
+        # A ranker whose scores are noise, at any scale of its scores.
         cases = [replace(each, values=scale * noise.random(each.values.shape)) for each in CASES]
         share = chosen_share(cases, reciprocal_rank, lambda case: case.cosine, PLAIN[0])
-        mixed = by_schedule(cases, reciprocal_rank, lambda case: case.cosine, PLAIN[0], share)
-        assert mixed.quality.mean() == 1.0
+        plain, mixed = (
+            by_schedule(cases, reciprocal_rank, lambda case: case.cosine, PLAIN[0], each).quality.mean()
+            for each in (0.0, share)
+        )
+        assert plain < 0.5
+        assert mixed > 0.7
     assert chosen_share(CASES, reciprocal_rank, lambda case: case.cosine, PLAIN[0]) == 0.0
+
+
+def test_the_first_score_is_that_of_the_selector_alone() -> None:
+    every = selectors(Choice(Weights(False, 1.0), Weights(False, 1.0), np.zeros(BINS), SUM), seed=1)
+    alone = by_schedule(CASES, reciprocal_rank, every[BOTH], ())
+    assert alone.quality.tolist() == [reciprocal_rank(first_score(case), case.grades, [1]) for case in CASES]
 
 
 def test_a_difference_is_paired() -> None:
