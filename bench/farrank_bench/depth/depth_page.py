@@ -43,6 +43,7 @@ def section(name: str, measure: str, judged: Judged, seed: int) -> str:
     parts = [f"## {name}\n\n![Quality against cost]({name}.png)"]
     for ranker, found in judged.items():
         parts.append(f"### {name}, `{ranker}`\n\n{_head(found)}")
+        parts.append(_fixed(found, seed))
         parts.append(_curves(measure, found))
         parts.append(f"Chosen on the development part: {written(found.chosen)}.\n\n{_tested(found, seed)}")
         parts.append(_schedules(measure, found))
@@ -57,6 +58,16 @@ def _head(found: Judgement) -> str:
         f"{PRIOR}: {found.choice.with_prior.position:g} of the position too. Prior of the chunks 1, 2–3, "
         f"4–7, 8–15 and so on: {prior}. The better of the two on the development part: {found.choice.best}."
     )
+
+
+def _fixed(found: Judgement, seed: int) -> str:
+    full = found.fixed_full
+    rows = [_row("full reading", full, "")]
+    for (name, schedule), of in found.fixed.items():
+        what = f"{written(schedule)}, by {name}" if schedule else f"{name} alone"
+        rows.append(_row(what, of, str(difference(of, full, seed))))
+    heads = ("all questions, nothing chosen", "quality", "chunks", "cost", "less full reading")
+    return markdown_table(heads, rows, aligned=False)
 
 
 def _curves(measure: str, found: Judgement) -> str:

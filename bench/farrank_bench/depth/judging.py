@@ -67,6 +67,10 @@ SCHEDULES: Sequence[Schedule] = (
 )
 
 
+# Settings without any choice: the schedule of the first design, and one and two chunks of all documents.
+FIXED = tuple((name, each) for name in (BM25, BOTH) for each in (PLAIN[0], PLAIN[1], SCHEDULES[10]))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
     """One way to read a set of questions. Shapes: each (Q,).
@@ -240,7 +244,8 @@ class Judgement:
     `curves` have every selector at the numbers of chunks of PLAIN, and `alone` the selectors as rankers;
     `schedules` are read by the chosen selector, on the development and the test part; all others are of the
     test part. `rivals` read by the chosen schedule with other selectors. `mixed` and `mixed_full` add `share`
-    of a document's `first_score`, to the chosen schedule's score and to full reading's.
+    of a document's `first_score`, to the chosen schedule's score and to full reading's. `fixed` and
+    `fixed_full` are of all questions.
     """
 
     development: int
@@ -256,6 +261,8 @@ class Judgement:
     share: float
     mixed: Outcome
     mixed_full: Outcome
+    fixed: Mapping[tuple[str, Schedule], Outcome]
+    fixed_full: Outcome
 
 
 def judge(cases: Sequence[Case], measure: Measure, seed: int) -> Judgement:
@@ -297,4 +304,6 @@ def judge(cases: Sequence[Case], measure: Measure, seed: int) -> Judgement:
         share,
         by_schedule(test, measure, selector, chosen, share),
         by_schedule(test, measure, selector, EVERYTHING, share),
+        {(name, each): by_schedule(cases, measure, every[name], each) for name, each in (*FIXED, (BOTH, ()))},
+        by_schedule(cases, measure, selector, EVERYTHING),
     )

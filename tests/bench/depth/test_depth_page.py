@@ -42,6 +42,7 @@ def test_the_command_makes_replays_and_goes_on(
             assert int(chosen) + int(to_test) == 14
             for what in ("first chunks", "BM25", "oracle", "full reading", "FirstP, 512 positions"):
                 assert f"| {what} | 0." in part or f"| {what} | 1." in part
+            assert "| 2 of all, by BM25 | " in part
             assert re.search(r"It keeps \d+\.\d% of full reading's quality", part)
 
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.*")}

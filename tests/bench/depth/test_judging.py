@@ -183,6 +183,8 @@ def test_a_judgement_measures_the_test_part() -> None:
     assert all(len(first.quality) == len(development) for first, _ in found.schedules.values())
     assert found.rivals[found.choice.best].quality.mean() == 1.0
     assert found.rivals[FIRST].quality.mean() < 0.6
+    for each in (found.fixed_full, *found.fixed.values()):
+        assert len(each.quality) == len(CASES)
 
 
 def test_a_part_without_questions_is_an_error() -> None:
