@@ -88,6 +88,7 @@ class CallRounds:
             budget = float(depth.tokens or time_s * call.ranker.tokens_per_s())
             self._unit, self._per_chunk = 1, float(np.concatenate(costs).mean())
         self._plan = Rounds(orders, costs, budget)
+        self._readable = [len(order) for order in orders]
         best = np.array([each.max() for each in scores])
         self._ranking: Sequence[int] = best_first(best).tolist()
 
@@ -120,7 +121,7 @@ class CallRounds:
         if not self._plan.is_last:
             chosen = set(step.chosen)
             self.carried = [each for n, each in self._kept.items() if n in chosen and n not in step.reads]
-        self._kept = {each.index: each for each in (*self.carried, *pending)}
+        self._kept = {each.index: each for each in (*self.carried, *pending) if each.is_kept}
         tokens = sum(each.tokens for each in inputs)
         call.tally.tokens += tokens
         self._tokens += tokens
@@ -153,7 +154,7 @@ class CallRounds:
             numbers=numbers,
             chunks_scored=len(document.chunks),
             round=self._number,
-            is_kept=not self._plan.is_last,
+            is_kept=not self._plan.is_last and len(numbers) < self._readable[document.index],
         )
         return pending, [
             QueuedInput(each.tokens, self.call, each, pending, place)

@@ -348,6 +348,24 @@ async def test_kept_features_count_as_the_memory_of_the_device(open_bench: OpenB
         await until(lambda: is_empty(bench))
 
 
+async def test_features_of_documents_that_were_read_to_their_end_are_not_kept(open_bench: OpenBench) -> None:
+    hold = InRound(2)
+    async with open_bench(hold) as bench:
+        hold.bench = bench
+        lane = bench.engine.loaded["maxp"]
+        lane.capabilities = replace(lane.capabilities, max_kept_bytes=2**20)
+        call = asyncio.create_task(bench.rerank((*TEXTS[:3], *LONG), depth=ADAPTIVE))
+        await until(hold.reached.is_set)
+        its = bench.engine.device.loop.work._rounds.values()
+        read_on = {index for each in its for index in each._kept}
+        assert read_on
+        assert min(read_on) >= 3
+        hold.released.set()
+        documents = (await call).documents
+        assert max(each.round for each in documents[:3]) > 1
+        await until(lambda: is_empty(bench))
+
+
 async def test_admission_holds_what_is_still_to_be_read(open_bench: OpenBench) -> None:
     hold = InRound(3)
     async with open_bench(hold) as bench:
