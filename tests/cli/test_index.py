@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -226,8 +227,10 @@ def test_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run([*limited, *asked], capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
-    assert done.stderr.startswith("farrank: Lucene cannot write the index: ")
-    assert str(tmp_path) in done.stderr
-    assert done.stderr.endswith(": File too large\n")
-    assert done.stderr.count("\n") == 1
+    # On a slow machine, lines of progress come before it.
+    *progress, line = done.stderr.splitlines()
+    assert line.startswith("farrank: Lucene cannot write the index: ")
+    assert str(tmp_path) in line
+    assert line.endswith(": File too large")
+    assert all(re.fullmatch(r"[\d,]+ of 1,999 documents indexed, .* left", each) for each in progress)
     assert not out.exists()
