@@ -222,7 +222,7 @@ class TokenStore:
     def read(self, place: int, limit: int) -> TokenizedText:
         """Return a document's first `limit` tokens, as tokenizing its text would, and its number of tokens.
 
-        Of a document that the store has cut, no more than its limit is there.
+        A document that the store has cut has no more tokens than the store's limit.
         Raises: KeyError if no document has the place; ConfigError if the tokens are damaged.
         """
         part, number = self._find(place)

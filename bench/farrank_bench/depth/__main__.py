@@ -37,7 +37,7 @@ MOST_QUESTIONS = 2000
 FAR_CANDIDATES = 20
 # The positions of FirstP less a query's 32 tokens and three special ones.
 FIRSTP_WINDOW = FIRSTP_POSITIONS - 35
-# Of a timed batch.
+# The positions of a timed batch.
 BATCH_POSITIONS = 2048
 NOTES = (
     "cost in positions, query and special tokens included, as a multiple of the 512 that FirstP reads of a "

@@ -37,10 +37,10 @@ FIRST, RANDOM, ORACLE, BM25 = "first chunks", "random", "oracle", "BM25"
 COSINE, OWN = "bi-encoder, stored windows", "bi-encoder, the ranker's chunks"
 BOTH, BOTH_OWN = f"BM25 + {COSINE}", f"BM25 + {OWN}"
 SUM, PRIOR = "weighted sum", "weighted sum and position"
-# Of the bi-encoder, the rest is BM25's.
+# The bi-encoder's weights; the rest is BM25's.
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 PRIOR_WEIGHTS = (0.05, 0.1, 0.2, 0.4)
-# Of BOTH's score of a document beside the ranker's, in standard deviations of both.
+# Weights of the score that BOTH gives a document, added to the ranker's, in standard deviations of both.
 SHARES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 PLAIN = tuple((Round(1.0, chunks),) for chunks in (1, 2, 3, 4, 6, 8, 12, 16))
 EVERYTHING = (Round(1.0, sys.maxsize),)

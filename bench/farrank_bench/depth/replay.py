@@ -83,7 +83,7 @@ Score = Callable[[Mask], Floats]
 def best_unread(selector: Floats, unread: Mask, chunks: int) -> Mask:
     """Choose each document's unread chunks with the highest scores, at most `chunks`.
 
-    Of equal scores the earlier chunk is chosen. Shapes: (D, C) each -> (D, C).
+    The earlier of two chunks with equal scores is chosen. Shapes: (D, C) each -> (D, C).
     """
     order = np.argsort(np.where(unread, -selector, np.inf), axis=1, kind="stable")[:, :chunks]
     chosen = np.zeros(unread.shape, dtype=bool)

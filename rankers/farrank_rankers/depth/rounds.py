@@ -85,7 +85,7 @@ class Rounds:
             unread = np.array([len(self._orders[each]) for each in chosen]) - self._read[chosen]  # (D,)
             is_first = not self.spent
             taken = self._share_out(chosen, unread, self._allowed - self.spent + _ROUNDING, is_first)
-            # Of several that could be read on, those for which the budget was not enough wait.
+            # Several can be read on, and the budget was not enough for all of them: the others wait.
             waiting = np.flatnonzero((unread > 0) & (taken == 0))
             documents = chosen[: waiting[0] if len(waiting) else len(chosen)].tolist()
             reads = {}

@@ -58,15 +58,6 @@ def bm25(documents: Sequence[TermCounts]) -> list[Floats]:
     return scores
 
 
-def min_max(documents: Sequence[Floats]) -> list[Floats]:
-    """Bring the scores of all chunks to 0 … 1, so that another selector's can be added; all 0 if equal."""
-    least = min(float(scores.min()) for scores in documents)
-    most = max(float(scores.max()) for scores in documents)
-    return [
-        (scores - least) / (most - least) if most > least else np.zeros(len(scores)) for scores in documents
-    ]
-
-
 def best_first(scores: Floats) -> Ints:
     """Order chunks by their scores; of equal ones the earlier is first. Shapes: (C,) -> (C,)."""
     order: Ints = np.argsort(-scores, kind="stable")

@@ -68,7 +68,6 @@ class CallRounds:
         """Rank the chunks of all documents, and plan the rounds."""
         call, depth, documents = self.call, self.call.depth, self._documents
         documents.sort(key=lambda each: each.index)
-        # A bi-encoder's stored vectors would be a second selector: the sum of both, each after `min_max`.
         scores = bm25([each.terms for each in documents])
         yield
         first = documents[0].chunks[0]

@@ -50,7 +50,7 @@ def test_the_command_makes_replays_and_goes_on(
     again = (tmp_path / "report" / "README.md").read_text(encoding="utf-8")
     assert without_times(again) == without_times(page)
     assert "stopped after 0 minutes" in capsys.readouterr().out
-    # Of more questions only those that are there are replayed.
+    # A replay of more questions leaves out those whose scores are missing.
     assert main([*here, "--questions", "16", "--minutes", "0"]) == 0
     assert "articles, maxp: 14 questions replayed" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.*")} == made

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_rankers.depth.selection import best_first, bm25, count_terms, min_max
+from farrank_rankers.depth.selection import best_first, bm25, count_terms
 
 
 def ints(values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
@@ -47,10 +47,3 @@ def test_a_rare_word_weighs_more_than_a_common_one() -> None:
     chunks = [[common, other], [rare, other], [common, other], [other, other]]
     (scores,) = bm25([count_terms(ints([common, rare]), [ints(chunk) for chunk in chunks])])
     assert best_first(scores).tolist() == [1, 0, 2, 3]
-
-
-def test_scores_of_two_selectors_have_one_range() -> None:
-    first, second = min_max([np.array([2.0, 4.0]), np.array([3.0])])
-    assert first.tolist() == [0.0, 1.0]
-    assert second.tolist() == [0.5]
-    assert min_max([np.array([2.0, 2.0])])[0].tolist() == [0.0, 0.0]
