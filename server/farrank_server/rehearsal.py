@@ -52,6 +52,9 @@ async def rehearse(config: ServerConfig, pid_file: Path | None = None) -> Rehear
         await asyncio.to_thread(check, config)
     async with AsyncExitStack() as opened:
         device, cache = DeviceThread(), DocumentCache(config.cache_bytes)
+        # The engine waits a second at most for the thread. The process would abort if the interpreter ended
+        # while the thread frees a model.
+        opened.push_async_callback(asyncio.to_thread, device.shutdown)
         scorers: list[Scorer] = []
         for name in config.rankers:
             # Problems of its files are known already.
@@ -72,8 +75,6 @@ async def rehearse(config: ServerConfig, pid_file: Path | None = None) -> Rehear
             engine = Engine(config, scorers, device, cache, Metrics())
             opened.push_async_callback(asyncio.to_thread, engine.close)
             encoders.provide(engine)
-        else:
-            opened.push_async_callback(asyncio.to_thread, device.shutdown)
         loaded = {each.name for each in scorers}
 
         async def encoder(ranker: str) -> QueryEncoder:

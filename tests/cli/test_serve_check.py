@@ -7,6 +7,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,8 @@ from farrank_indexes.index_manifest import read_manifest
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
 from farrank_server.access.key_file import END_MARK
+from farrank_server.engine.device.supervision import STOP_GRACE_S
+from farrank_server.engine.loaded.ranker import LoadedRanker
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -271,3 +275,20 @@ def test_the_configuration_may_be_printed_with_it(farrank: Farrank, tiny_rankers
     assert "  port: 0  # --port" in outcome.out
     assert outcome.out.endswith("\nthe configuration can be served\n")
     assert json.dumps(str(tiny_rankers["maxp"])) in outcome.out
+
+
+def test_no_thread_of_the_device_outlives_the_check(
+    farrank: Farrank, tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter aborts if it ends while another thread frees a model."""
+    release = LoadedRanker.release
+
+    def slow_release(ranker: LoadedRanker) -> None:
+        time.sleep(STOP_GRACE_S + 0.5)
+        release(ranker)
+
+    monkeypatch.setattr(LoadedRanker, "release", slow_release)
+
+    assert farrank("serve", "--check", *CLOSED, f"--ranker=slow={tiny_rankers['firstp']}").exit_code == 0
+
+    assert "farrank-device" not in [thread.name for thread in threading.enumerate()]
