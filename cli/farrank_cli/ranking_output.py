@@ -9,6 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from farrank_cli.depth_flag import DEPTH_MEANING, depth
 from farrank_cli.flags import count, flag
 from farrank_cli.terminal import counted
 from farrank_client import Passage, Ranking, Result, ScoreScale
@@ -22,6 +23,7 @@ def add_ranking_flags(parser: argparse.ArgumentParser) -> None:
     add("--score-scale", "raw: the ranker's scores; sigmoid: 0 to 1 (raw)", choices=("raw", "sigmoid"))
     add("--top-n N", "show only the N best (all)", count)
     add("--max-chunks N", "read at most N chunks of each document", count)
+    add("--depth DEPTH", DEPTH_MEANING, depth)
     add("--chunks", "show the score of every chunk")
     add("--json", "print one JSON object per line instead of a table")
 
@@ -32,6 +34,7 @@ def ranking_options(args: argparse.Namespace) -> dict[str, Any]:
         "ranker": args.ranker,
         "top_n": args.top_n,
         "max_chunks": args.max_chunks,
+        "depth": args.depth,
         "return_chunk_scores": args.chunks,
         "score_scale": args.score_scale and ScoreScale[args.score_scale.upper()],
     }
@@ -60,15 +63,28 @@ def _print_table(ranking: Ranking, text_of: TextOf) -> None:
         return
     names = [_plain(result.id) or f"#{result.index}" for result in ranking.results]
     id_width = min(_MAX_ID_WIDTH, max(len("document"), *map(len, names)))
-    print(f"{'rank':>4}  {'score':>9}  {'document':<{id_width}}  passage")
-    for rank, (result, name) in enumerate(zip(ranking.results, names, strict=True), start=1):
-        text = text_of(result)
-        head = f"{rank:>4}  {result.score:>9.4f}  {name:<{id_width}}  "
+    reads = [f"{result.chunks_read:,}/{_chunks_of(result):,}" for result in ranking.results]
+    read_width = max(len("chunks"), *map(len, reads))
+    # Scores of different rounds do not compare: without the round, the order looks wrong.
+    rounds = [f"{result.round:>5}  " if ranking.usage.rounds > 1 else "" for result in ranking.results]
+    print(
+        f"{'rank':>4}  {'round  ' if rounds[0] else ''}{'score':>9}  {'document':<{id_width}}  "
+        f"{'chunks':>{read_width}}  passage"
+    )
+    for rank, result in enumerate(ranking.results, start=1):
+        text, name, read, round_ = text_of(result), names[rank - 1], reads[rank - 1], rounds[rank - 1]
+        head = f"{rank:>4}  {round_}{result.score:>9.4f}  {name:<{id_width}}  {read:>{read_width}}  "
         deciding = result.deciding_passage
         print(head + ("(no text)" if deciding is None else _passage(deciding, text, len(head))))
         for chunk in result.chunks:
-            indent = f"{'':>4}  {chunk.score:>9.4f}  {'  chunk':<{id_width}}  "
+            place = f"{'  chunk':<{id_width}}  {'':>{read_width}}"
+            indent = f"{'':>{4 + len(round_)}}  {chunk.score:>9.4f}  {place}  "
             print(indent + _passage(chunk, text, len(indent)))
+
+
+def _chunks_of(result: Result) -> int:
+    """Count a document's chunks: those that were read or that adaptive depth chose from, and those cut."""
+    return max(result.chunks_read, result.chunks_scored) + result.chunks_cut
 
 
 def _passage(passage: Passage, text: str, taken: int) -> str:
@@ -102,17 +118,24 @@ def _passage_object(passage: Passage, text: str) -> dict[str, Any]:
 def _notes(ranking: Ranking) -> list[str]:
     ranker, shown = ranking.ranker, counted(len(ranking.results), "document")
     ran_in = f" in {ranker.precision}" if ranker.precision else ""
+    usage = ranking.usage
+    read = sum(result.chunks_read for result in ranking.results)
+    chunks = counted(sum(map(_chunks_of, ranking.results)), "chunk")
     notes = [
-        f"{ranker.name} {ranker.version}{ran_in}: {shown} shown, {counted(ranking.usage.chunks, 'chunk')} "
-        f"scored in {ranking.timings.total_ns / 1e9:.3f} s"
+        f"{ranker.name} {ranker.version}{ran_in}: {shown} shown, {read:,} of {chunks} read in "
+        f"{counted(usage.rounds, 'round')}, {ranking.timings.total_ns / 1e9:.3f} s"
     ]
+    if usage.ended_early:
+        notes.append("time ended the call before its last round")
     if ranking.query_tokens_cut:
         notes.append(f"the last {counted(ranking.query_tokens_cut, 'token')} of the query were not read")
     cut = [result for result in ranking.results if result.tokens_cut or result.characters_cut]
     if cut:
         characters = sum(result.characters_cut for result in cut)
         tokens = counted(sum(result.tokens_cut for result in cut), "token")
+        beyond = counted(sum(result.chunks_cut for result in cut), "chunk")
         notes.append(
-            f"not read in {len(cut)} of {shown}: about {tokens}, {characters:,} characters at the end"
+            f"beyond a limit in {len(cut)} of {shown}: about {beyond}, {tokens}, "
+            f"{characters:,} characters at the end"
         )
     return notes

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from google.protobuf.json_format import MessageToDict
 
 from farrank.v1 import rerank_pb2
 
@@ -36,14 +37,16 @@ def test_a_table_for_people(farrank: Farrank, server: Server, files: list[Path])
 
     assert outcome.exit_code == 0
     head, first, *_, last = outcome.out.splitlines()
-    assert head.split() == ["rank", "score", "document", "passage"]
-    assert first.split()[:4] == ["1", "2.0000", str(files[1]), "[7:227]"]
+    assert head.split() == ["rank", "score", "document", "chunks", "passage"]
+    assert first.split()[:5] == ["1", "2.0000", str(files[1]), "2/3", "[7:227]"]
     assert "Käse und [31m Käse xxx" in first
     assert first.endswith("…")
     assert "\x1b" not in outcome.out
     assert last.endswith("(no text)")
-    assert "counter v1: 3 documents shown, 3 chunks scored in 0.250 s" in outcome.err
-    assert "not read in 1 of 3 documents: about 2 tokens, 10 characters at the end" in outcome.err
+    assert "counter v1: 3 documents shown, 6 of 7 chunks read in 1 round, 0.250 s" in outcome.err
+    assert (
+        "beyond a limit in 1 of 3 documents: about 1 chunk, 2 tokens, 10 characters at the end" in outcome.err
+    )
 
 
 def test_json_lines_for_programs(farrank: Farrank, server: Server, files: list[Path]) -> None:
@@ -74,6 +77,49 @@ def test_the_options_reach_the_server(farrank: Farrank, server: Server, files: l
     assert (request.options.ranker, request.options.top_n, request.options.max_chunks) == ("maxp", 2, 3)
     assert request.options.score_scale == rerank_pb2.SCORE_SCALE_SIGMOID
     assert "the last 4 tokens of the query were not read" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("all", {"mode": "DEPTH_MODE_ALL"}),
+        ("adaptive", {"mode": "DEPTH_MODE_ADAPTIVE"}),
+        ("adaptive,chunks=2.5", {"mode": "DEPTH_MODE_ADAPTIVE", "chunks": 2.5}),
+        ("adaptive,tokens=5000", {"mode": "DEPTH_MODE_ADAPTIVE", "tokens": 5000}),
+        ("adaptive,milliseconds=300", {"mode": "DEPTH_MODE_ADAPTIVE", "milliseconds": 300}),
+    ],
+)
+def test_a_depth_reaches_the_server(
+    farrank: Farrank, server: Server, files: list[Path], given: str, sent: dict[str, Any]
+) -> None:
+    target, servicer = server
+    farrank("rerank", "--server", target, "--query", "Käse", "--depth", given, *files)
+    (request,) = servicer.requests
+    assert MessageToDict(request.options)["depth"] == sent
+
+
+def test_a_call_without_depth_asks_for_none(farrank: Farrank, server: Server, files: list[Path]) -> None:
+    target, servicer = server
+    farrank("rerank", "--server", target, "--query", "Käse", *files)
+    assert not servicer.requests[0].options.HasField("depth")
+
+
+def test_rounds_and_chunks_of_adaptive_depth_are_shown(
+    farrank: Farrank, server: Server, tmp_path: Path
+) -> None:
+    path = tmp_path / "documents.jsonl"
+    path.write_text(json.dumps({"id": "d", "text": "nothing Käse and Käse " + "x" * 200}) + "\n")
+    options = ("--query", "Käse", "--depth", "adaptive,milliseconds=300")
+    call = ("rerank", "--server", server[0], *options, "--jsonl", path)
+    outcome = farrank(*call, "--chunks")
+    head, first, chunk, *_ = outcome.out.splitlines()
+    assert head.split() == ["rank", "round", "score", "document", "chunks", "passage"]
+    assert first.split()[:6] == ["1", "2", "2.0000", "d", "2/44", "[8:222]"]
+    assert chunk.index("[8:222]") == first.index("[8:222]") == head.index("passage")
+    assert "1 document shown, 2 of 44 chunks read in 2 rounds, 0.250 s" in outcome.err
+    assert "time ended the call before its last round" in outcome.err
+    result = json.loads(farrank(*call, "--json").out)
+    assert [result[name] for name in ("chunks_read", "chunks_scored", "chunks_cut", "round")] == [2, 43, 1, 2]
 
 
 def test_json_lines_from_a_file_and_from_stdin(

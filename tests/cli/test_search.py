@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from farrank.v1 import rerank_pb2
+
 if TYPE_CHECKING:
     from support.commands import Outcome
     from support.counting_server import WordCounter
@@ -17,13 +19,16 @@ Server = tuple[str, "WordCounter"]
 def test_search_shows_passages_of_what_the_server_found(farrank: Farrank, server: Server) -> None:
     target, servicer = server
 
-    outcome = farrank("search", "--server", target, "--query", "Käse", "--index", "stored", "--k", "7")
+    outcome = farrank(
+        "search", "--server", target, "--query", "Käse", "--index", "stored", "--k", "7", "--depth", "all"
+    )
 
     assert outcome.exit_code == 0
     _, first, second = outcome.out.splitlines()
-    assert first.split() == ["1", "1.0000", "d2", "[9:21]", "Käse", "is", "here"]
+    assert first.split() == ["1", "1.0000", "d2", "2/2", "[9:21]", "Käse", "is", "here"]
     assert second.split()[:3] == ["2", "0.0000", "d1"]
     assert (servicer.requests[0].index, servicer.requests[0].k) == ("stored", 7)
+    assert servicer.requests[0].options.depth.mode == rerank_pb2.DEPTH_MODE_ALL
 
 
 def test_search_prints_json_lines(farrank: Farrank, server: Server) -> None:

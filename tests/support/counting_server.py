@@ -25,6 +25,9 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
         self.requests.append(request)
         if request.query.startswith("!"):
             context.abort(grpc.StatusCode[request.query[1:]], "told to\nfail")
+        # Any adaptive depth is read in two rounds here, and time ends those with a time budget.
+        depth = request.options.depth
+        rounds = 2 * (depth.mode == rerank_pb2.DEPTH_MODE_ADAPTIVE)
         results = []
         for place, (doc_id, text) in enumerate(documents):
             count, at = text.count(request.query), text.find(request.query)
@@ -41,13 +44,19 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
                     text=text if request.options.return_texts else None,
                     tokens_cut=len(text) // 100,
                     characters_cut=len(text) // 100 * 5,
+                    chunks_read=2,
+                    chunks_scored=43 if rounds else 0,
+                    chunks_cut=len(text) // 200,
+                    round=rounds,
                 )
             )
         results.sort(key=lambda result: -result.score)
         return {
             "results": results,
             "query_tokens_cut": 4 if len(request.query) > 20 else 0,
-            "usage": rerank_pb2.Usage(chunks=len(documents)),
+            "usage": rerank_pb2.Usage(
+                chunks=len(documents), rounds=rounds or 1, ended_early=depth.HasField("milliseconds")
+            ),
             "timings": rerank_pb2.Timings(total_ns=250_000_000),
             "ranker": rerank_pb2.RankerVersion(name="counter", version="v1"),
         }
