@@ -61,7 +61,8 @@ class RerankOptions(TypedDict, total=False):
     to 1. `count_tokens_cut` makes `Result.tokens_cut` exact, but the server then tokenizes documents to their
     end. With `priority=Priority.BATCH` a call waits for interactive ones, and so needs a longer deadline.
     `depth` is how much is read of each document: "all" that the ranker's limits allow, "adaptive", or an
-    `AdaptiveDepth` with a budget.
+    `AdaptiveDepth` with a budget. `comparable_scores` leaves out rounds of the best documents alone, whose
+    scores do not compare with the others': the results may then be sorted by score.
     """
 
     ranker: str | None
@@ -73,6 +74,7 @@ class RerankOptions(TypedDict, total=False):
     priority: Priority | None
     count_tokens_cut: bool
     depth: Literal["all", "adaptive"] | AdaptiveDepth | None
+    comparable_scores: bool
 
 
 @dataclass(frozen=True, slots=True)

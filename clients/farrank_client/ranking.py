@@ -173,7 +173,10 @@ class Usage(FromWire):
 
 @dataclass(frozen=True, slots=True)
 class Timings(FromWire):
-    """Where the server's time went; stages overlap, so the parts may add up to more than the total."""
+    """Where the server's time went; stages overlap, so the parts may add up to more than the total.
+
+    `selection_ns` is the processor time in which adaptive depth ordered chunks.
+    """
 
     total_ns: int
     first_stage_ns: int
@@ -181,6 +184,7 @@ class Timings(FromWire):
     queue_ns: int
     inference_ns: int
     aggregation_ns: int
+    selection_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

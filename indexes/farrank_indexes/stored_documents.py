@@ -28,6 +28,10 @@ class Cut:
     characters: int = 0
     tokens: int = 0
 
+    def chunks(self, stride: int) -> int:
+        """Count the chunks that these tokens would add."""
+        return -(-self.tokens // stride)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedDocument:

@@ -21,7 +21,7 @@ Buckets = tuple[float, ...]
 
 TOKENS = (64, 128, 256, 512, 768, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-CHUNKS = (1, 2, 3, 4, 6, 8, 11, 14, 20, 30, 50, 100)
+CHUNKS = (1, 2, 3, 4, 6, 8, 11, 14, 20, 30, 50, 100, 200, 500, 1000, 5000)
 ROUNDS = (1, 2, 3)
 RATIO = (1.0, 1.01, 1.02, 1.04, 1.06, 1.08, 1.1, 1.2, 1.5, 2.0)
 
@@ -32,7 +32,8 @@ _CODES = ("OK", "CANCELLED", *(error.code.name for error in FarrankError.__subcl
 # The server does not read which ranker a call without a key asks for.
 CODES = tuple(code for code in _CODES if code != Unauthenticated.code.name)
 BATCH_FAILURES = ("out_of_memory", "not_finite", "error")
-STAGES = ("tokenization", "queue", "inference", "aggregation")
+STAGES = ("tokenization", "queue", "inference", "aggregation", "selection")
+CHUNK_STATES = ("read", "scored", "cut")
 
 # The runtimes whose installed version `build_info` shows.
 LIBRARIES = ("torch", "onnx", "openvino", "tensorrt")
@@ -199,6 +200,9 @@ class Metrics:
 
         self.document_chunks = histogram(
             "document_chunks", "Chunks that were read of a document", buckets=CHUNKS
+        )
+        self.chunks = counter(
+            "chunks_total", "Chunks of answered documents: read, scored and not read, or cut", "ranker state"
         )
         self.deciding_chunk = histogram(
             "deciding_chunk_number", "Number of the deciding chunk, counted from 1", buckets=CHUNKS

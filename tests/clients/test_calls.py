@@ -270,6 +270,12 @@ def test_the_depth_is_asked_for(call: Caller, scripted: ScriptedServer, depth: A
     assert request.options == rerank_pb2.RerankOptions(depth=wanted)
 
 
+def test_comparable_scores_are_asked_for(call: Caller, scripted: ScriptedServer) -> None:
+    call(scripted.target, lambda client: client.search_and_rerank("q", comparable_scores=True))
+    (request,) = scripted.requests
+    assert request.options == rerank_pb2.RerankOptions(comparable_scores=True)
+
+
 def test_another_depth_is_refused(call: Caller, scripted: ScriptedServer) -> None:
     with pytest.raises(TypeError, match=r"^depth: must be 'all', 'adaptive' or an AdaptiveDepth; it is 3$"):
         call(scripted.target, lambda client: client.rerank("q", ["x"], depth=3))

@@ -3,6 +3,7 @@
 import urllib.request
 from collections.abc import Callable
 from importlib.metadata import version
+from typing import Literal
 
 import grpc
 import pytest
@@ -59,6 +60,32 @@ def test_a_call_is_counted_at_every_stage(
     for stage, count in stages.items():
         now = metric("farrank_stage_duration_seconds_count", ranker="sump", stage=stage)
         assert now == count + 1
+
+
+@pytest.mark.parametrize("depth", ["adaptive", "all"])
+def test_chunks_are_counted_as_read_scored_or_cut(
+    client: Client,
+    metric: Callable[..., float],
+    until: Callable[[Callable[[], bool]], None],
+    depth: Literal["adaptive", "all"],
+) -> None:
+    def counts() -> list[float]:
+        states = ("read", "scored", "cut")
+        chunks = [metric("farrank_chunks_total", ranker="sump", state=each) for each in states]
+        return [*chunks, metric("farrank_stage_duration_seconds_count", ranker="sump", stage="selection")]
+
+    before, is_adaptive = counts(), depth == "adaptive"
+    ranking = client.rerank("river", ["the river rises " * 400], ranker="sump", depth=depth, max_chunks=3)
+    (result,) = ranking.results
+    only_scored = max(0, result.chunks_scored - result.chunks_read)
+    gained = [result.chunks_read, only_scored, result.chunks_cut, is_adaptive]
+    until(lambda: counts() == [old + new for old, new in zip(before, gained, strict=True)])
+    assert (result.chunks_read > 0, only_scored > 0, result.chunks_cut > 0) == (
+        True,
+        is_adaptive,
+        not is_adaptive,
+    )
+    assert (ranking.timings.selection_ns > 0) == is_adaptive
 
 
 def test_failures_are_counted_by_code_and_where_they_were_noticed(

@@ -15,7 +15,7 @@ const { NOTHING_ASKED, readAddress, writeAddress } = await model("address");
 const { NoDocument, readDocuments, withDocuments } = await model("documents");
 const { requestOf } = await model("requests");
 const { cohere, curl, pythonClient, shortened } = await model("snippets");
-const { duration, moved, passage, score, unread, whole } = await model("wording");
+const { duration, fate, moved, passage, readInAll, readOf, score, unread, whole } = await model("wording");
 
 // Flags and families are several code points; é here is two, of one UTF-16 unit each.
 const TRICKY = "a🙂b👩‍👩‍👧c e\u0301 🇨🇭 \n𝔘ni";
@@ -24,7 +24,7 @@ const chunk = (start, end, value, evidence = "EVIDENCE_CHUNK_SCORE") => ({ start
 
 function documentOf(text, chunks, others = {}) {
   const length = codePoints(text);
-  return { index: 0, name: "d", text, length, read: length, charactersCut: 0, tokensCut: 0, chunks, deciding: 0, ...others };
+  return { index: 0, name: "d", text, length, read: length, charactersCut: 0, tokensCut: 0, chunks, scored: [], deciding: 0, ...others };
 }
 
 test("every code point has its offset in UTF-16, whichever offsets are requested", () => {
@@ -104,8 +104,26 @@ test("a strip shows chunks where they are, the strongest on top, and the rest as
   assert.equal(strip({ ...document, charactersCut: 0, read: 10 }, [1, 2.5]).tail, null);
 });
 
+test("parts that were scored and not read lie between the chunks that were read, up to the limit", () => {
+  const text = "x".repeat(40);
+  const chunks = [chunk(30, 34, 2), chunk(4, 10, 1), chunk(8, 12, 1), chunk(13, 16, 1)];
+  const result = { id: "a", text, chunks, charactersCut: 2, chunksRead: 4, chunksScored: 9, chunksCut: 1, round: 2 };
+  const answer = readAnswer({ results: [result, { ...result, chunksScored: 4 }], usage: { rounds: 2, endedEarly: true } });
+  const [document, other] = answer.documents;
+  assert.deepEqual(document.scored, [{ start: 0, end: 4 }, { start: 16, end: 30 }, { start: 34, end: 38 }]);
+  assert.deepEqual([document.chunksOnlyScored, document.chunksInAll, document.round], [5, 10, 2]);
+  assert.deepEqual([other.scored, other.chunksOnlyScored], [[], 0]);
+  const { scored, tail } = strip(document, [1, 2]);
+  const places = scored.map(({ left, width }) => [left, Number(width.toFixed(6))]);
+  assert.deepEqual(places, [[0, 0.1], [0.4, 0.35], [0.85, 0.1]]);
+  assert.equal(tail.left, 0.95);
+  assert.equal(fate(document), "read 4 of 10 chunks; 5 only scored; about 0 tokens not read (5% of the text)");
+  assert.equal(readInAll(answer), "Read 8 of 15 chunks in 2 rounds. Time ended the call before its last round.");
+  assert.equal(readOf({ chunksRead: 1, chunksInAll: 1 }), "read 1 of 1 chunk");
+});
+
 test("an empty document has an empty strip", () => {
-  assert.deepEqual(strip(documentOf("", []), [0, 0]), { chunks: [], tail: null });
+  assert.deepEqual(strip(documentOf("", []), [0, 0]), { chunks: [], scored: [], tail: null });
 });
 
 test("steps rise with the score, and stay within their scale", () => {
@@ -200,11 +218,11 @@ test("lines lead from a document's row to its row", () => {
 });
 
 test("the address contains the query and its options, and restores them", () => {
-  const asked = { query: "a&b=<c> 🙂", source: "index", index: "docs", k: 30, a: "maxp", b: "both", scale: "sigmoid", document: 0, chunk: 3 };
+  const asked = { query: "a&b=<c> 🙂", source: "index", index: "docs", k: 30, a: "maxp", b: "both", scale: "sigmoid", depth: "adaptive,chunks=2.5", document: 0, chunk: 3 };
   assert.deepEqual(readAddress(writeAddress(asked)), asked);
   assert.equal(writeAddress(NOTHING_ASKED), "");
   assert.deepEqual(readAddress(""), NOTHING_ASKED);
-  assert.deepEqual(readAddress("?k=0&doc=-1&chunk=x&source=else"), NOTHING_ASKED);
+  assert.deepEqual(readAddress("?k=0&doc=-1&chunk=x&source=else&depth=deep"), NOTHING_ASKED);
   assert.equal(readAddress(writeAddress({ ...asked, source: "own" })).k, null);
 });
 
@@ -235,6 +253,10 @@ test("a search becomes the request of a method", () => {
     request: { query: "q", index: "docs", k: 5, options: { returnChunkScores: true, ranker: "maxp", returnTexts: true } },
   });
   assert.equal(requestOf({ ...asked, scale: "sigmoid" }, "", []).request.options.scoreScale, "SCORE_SCALE_SIGMOID");
+  const depth = (text) => requestOf({ ...asked, depth: text }, "", []).request.options.depth;
+  assert.deepEqual(depth("all"), { mode: "DEPTH_MODE_ALL" });
+  assert.deepEqual(depth("adaptive,chunks=4"), { mode: "DEPTH_MODE_ADAPTIVE", chunks: 4 });
+  assert.equal(depth(""), undefined);
   const own = requestOf({ ...asked, source: "own" }, "", [{ id: "a", name: "A", text: "t" }]);
   assert.deepEqual(own, { method: "Rerank", request: { query: "q", documents: [{ id: "a", text: "t" }], options: { returnChunkScores: true } } });
 });
@@ -250,6 +272,12 @@ test("snippets quote their content", () => {
   const scaled = pythonClient("h", { ...asked, scale: "sigmoid" }, "maxp", documents);
   assert.ok(scaled.startsWith("from farrank_client import Client, ScoreScale\n"));
   assert.ok(scaled.includes('ranker="maxp", score_scale=ScoreScale.SIGMOID, return_texts=True'));
+  const deep = { ...asked, depth: "adaptive,milliseconds=300" };
+  assert.ok(pythonClient("h", deep, "", documents).startsWith("from farrank_client import AdaptiveDepth, Client\n"));
+  assert.ok(pythonClient("h", deep, "", documents).includes("depth=AdaptiveDepth(milliseconds=300), return_texts=True"));
+  assert.ok(pythonClient("h", { ...asked, depth: "all" }, "", documents).includes('depth="all"'));
+  assert.ok(cohere("h", deep, "", documents).includes('request_options={"additional_body_parameters": {"depth":{"mode":"adaptive","milliseconds":300}}})'));
+  assert.ok(cohere("h", { ...asked, depth: "all" }, "", documents).includes('{"depth":"all"}'));
   assert.deepEqual(shortened([{ text: "🙂🙂🙂" }, { text: "ab" }], 2).map(({ text }) => text), ["🙂🙂…", "ab"]);
 });
 

@@ -167,6 +167,7 @@ def calls(client: AsyncClient) -> list[asyncio.Task[Any]]:
         given_up,
         start(client.rankers()),
         start(client.rerank("a river " * 100, [LONG, *COLLECTION.values()], ranker="maxp")),
+        start(client.rerank("a river", [LONG] * 2, ranker="maxp", depth="adaptive")),
         start(client.rerank("a river", [*COLLECTION.values()], ranker="biencoder")),
         start(client.search_and_rerank("sea", index="things", ranker="maxp")),
         start(client.search_and_rerank("sea", index="things", ranker="biencoder")),

@@ -12,7 +12,7 @@ import { compare, compareWithFirstStage } from "./model/comparison.mjs";
 import { requestOf } from "./model/requests.mjs";
 import { cohere, curl, pythonClient, shortened } from "./model/snippets.mjs";
 import { STEPS, ranges } from "./model/strip.mjs";
-import { counted, duration, headline, meaning, score, whole } from "./model/wording.mjs";
+import { counted, duration, headline, meaning, readInAll, score, whole } from "./model/wording.mjs";
 import { CallError, call, showKey } from "./service.mjs";
 import { startTheme } from "./theme.mjs";
 
@@ -80,7 +80,7 @@ function fillForm() {
   elements.query.value = asked.query;
   elements.source.value = asked.source;
   elements.scale.value = asked.scale;
-  for (const name of ["index", "a", "b"]) choose(elements[name], asked[name]);
+  for (const name of ["index", "a", "b", "depth"]) choose(elements[name], asked[name]);
   const index = catalog?.indexes?.find((each) => each.name === elements.index.value);
   elements.k.placeholder = index?.defaultK ?? "";
   elements.k.value = asked.k ?? "";
@@ -93,7 +93,7 @@ function choose(select, value) {
   if (value !== "" && ![...select.options].some((option) => option.value === value)) {
     select.append(make("option", { value }, value));
   }
-  if (value !== "" || select.name === "b") select.value = value;
+  if (value !== "" || ["b", "depth"].includes(select.name)) select.value = value;
 }
 
 function showSource() {
@@ -107,7 +107,7 @@ function listen() {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (form.elements.source.value === "own" && !own.takePasted()) return;
-    const { query, source, index, k, a, b, scale } = form.elements;
+    const { query, source, index, k, a, b, scale, depth } = form.elements;
     asked = {
       ...NOTHING_ASKED,
       query: query.value,
@@ -117,6 +117,7 @@ function listen() {
       a: a.value,
       b: b.value,
       scale: scale.value,
+      depth: depth.value,
     };
     history.pushState(null, "", location.pathname + writeAddress(asked));
     ask();
@@ -264,7 +265,7 @@ function showAnswer() {
     at("status").textContent = `The first stage found nothing in ${first.index || "the index"} for this question. Other words may find something: it looks for those that stand there.`;
     return;
   }
-  at("status").textContent = `${counted(found, "document")} reranked in ${duration(first.totalMs)}${b ? ` and ${duration(b.answer.totalMs)}` : ""}.${cutOfQuery(first)}`;
+  at("status").textContent = `${counted(found, "document")} reranked in ${duration(first.totalMs)}${b ? ` and ${duration(b.answer.totalMs)}` : ""}. ${readInAll(first)}${b ? ` ${named(b)}: ${readInAll(b.answer)}` : ""}${cutOfQuery(first)}`;
   const right = scored(b ? "b" : "a");
   board.show(b ? scored("a") : candidates(first), right);
   const alike = b
@@ -292,7 +293,7 @@ function candidates(answer) {
 
 function scored(side) {
   const { answer } = came[side];
-  return { side, title: named(came[side]), documents: answer.documents, rangeOf: rangesOf(side) };
+  return { side, title: named(came[side]), documents: answer.documents, rangeOf: rangesOf(side), rounds: answer.rounds };
 }
 
 function rangesOf(side) {
@@ -301,10 +302,18 @@ function rangesOf(side) {
 
 function showLegend(sides) {
   const swatch = (kind, label) => make("li", {}, make("i", { class: kind }), label);
+  const shows = (is) => sides.some(({ answer }) => answer.documents.some(is)) || null;
   const meanings = new Set(sides.map(({ answer }) => meaning(answer.evidence).text));
   at("legend").replaceChildren(
     ...sides.map(({ answer }) => scale(answer, sides.length > 1 ? answer.ranker.name : "Evidence")),
-    make("ul", {}, swatch("deciding", "decided the score"), swatch("tail", "not read")),
+    make(
+      "ul",
+      {},
+      swatch("chunk step-3", "read by the ranker"),
+      swatch("deciding", "decided the score"),
+      shows((each) => each.scored.length > 0) && swatch("scored", "scored by the selector, not read by the ranker"),
+      shows((each) => each.charactersCut > 0) && swatch("tail", "beyond a limit, not read"),
+    ),
     ...Array.from(meanings, (text) => make("p", { class: "note" }, text)),
   );
 }

@@ -51,15 +51,17 @@ class Rounds:
     `orders` has each document's chunks, most promising first; only these are read. `costs` has what each
     costs, at least 1, in the same order. The cost of all rounds is at most `budget`, which each round gets a
     part of, as in the schedule, and what the rounds before left. A budget for everything is spent in one
-    round. Shapes: D times (C,) each.
+    round, and so is any budget if scores must be `comparable`. Shapes: D times (C,) each.
     """
 
-    def __init__(self, orders: Sequence[Ints], costs: Sequence[Ints], budget: float) -> None:
+    def __init__(
+        self, orders: Sequence[Ints], costs: Sequence[Ints], budget: float, comparable: bool = False
+    ) -> None:
         self._orders, self._costs = orders, costs
         self._read = np.zeros(len(orders), dtype=np.int64)
         self._allowed, self.spent = 0.0, 0.0
         everything = float(sum(cost.sum() for cost in costs))
-        fits = budget >= everything
+        fits = comparable or budget >= everything
         self._budget = min(budget, everything)
         self._schedule = [Round(1.0, 1)] if fits else list(SCHEDULE)
         self._mean = 1.0 if fits else MEAN_CHUNKS

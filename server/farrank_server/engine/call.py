@@ -80,7 +80,7 @@ class RerankCall:
     """A validated request of any protocol. Times are seconds of `time.monotonic`.
 
     `documents` is empty until the documents are found, if the call names them or searches for them. `depth`
-    None means each ranker's own.
+    None means each ranker's own. With `comparable_scores` all rounds have all documents.
     """
 
     ranker: str
@@ -92,6 +92,7 @@ class RerankCall:
     count_tokens: bool = False
     record: CallRecord = NO_CALL
     depth: DepthConfig | None = None
+    comparable_scores: bool = False
 
     @property
     def account(self) -> Account:
@@ -146,6 +147,7 @@ class Tally:
 
     `tokens` counts all encoder inputs, including those whose result was cached: a repeated call costs the
     same. `cached_tokens` is the part that needed no encoding.
+    `selection_ns` is the processor time in which adaptive depth ordered chunks.
     `scored_chunks` are those that a selector scored.
     `queue_ns` is the longest wait of an input, including its wait on the device behind another batch.
     `inference_ns` is the summed time of the batches that held its inputs, each from its start on the device.
@@ -165,6 +167,7 @@ class Tally:
     queue_ns: int = 0
     inference_ns: int = 0
     aggregation_ns: int = 0
+    selection_ns: int = 0
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*map(add, _figures(self), _figures(other)))

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from farrank_calls.fairness.fair_order import CallPriority
 from farrank_server.engine.call import RerankResult
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
-from farrank_server.metrics import BATCH_FAILURES, CODES, METHODS, STAGES, Endpoint, Metrics
+from farrank_server.metrics import BATCH_FAILURES, CHUNK_STATES, CODES, METHODS, STAGES, Endpoint, Metrics
 
 
 def show_ranker(metrics: Metrics, scorer: Scorer, endpoints: Collection[Endpoint]) -> None:
@@ -25,6 +25,8 @@ def show_ranker(metrics: Metrics, scorer: Scorer, endpoints: Collection[Endpoint
             instrument.labels(each.name)
         for stage in STAGES:
             metrics.stage_seconds.labels(each.name, stage)
+        for state in CHUNK_STATES:
+            metrics.chunks.labels(each.name, state)
         for side in ("query", "document"):
             metrics.cut_tokens.labels(each.name, side)
         for failure in BATCH_FAILURES:
@@ -50,11 +52,17 @@ def count_answer(
     metrics.cut_tokens.labels(name, "query").inc(tally.query_tokens_cut)
     metrics.cut_tokens.labels(name, "document").inc(sum(each.cut.tokens for each in result.documents))
     chunks, deciding = metrics.document_chunks.labels(name), metrics.deciding_chunk.labels(name)
+    states, stride = [metrics.chunks.labels(name, each) for each in CHUNK_STATES], ranker.spec.chunking.stride
     for document in result.documents:
-        chunks.observe(len(document.spans))
+        read = len(document.spans)
+        of_state = read, max(0, document.chunks_scored - read), document.cut.chunks(stride)
+        for state, count in zip(states, of_state, strict=True):
+            state.inc(count)
+        chunks.observe(read)
         deciding.observe(document.deciding_number + 1)
     metrics.call_rounds.labels(name).observe(result.rounds)
     metrics.ended_early.labels(name).inc(result.ended_early)
     metrics.priority_queue_seconds.labels(priority.name.lower()).observe(tally.queue_ns / 1e9)
     for stage in STAGES:
-        metrics.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9, leads)
+        if stage != "selection" or tally.selection_ns:
+            metrics.stage_seconds.labels(name, stage).observe(getattr(tally, f"{stage}_ns") / 1e9, leads)

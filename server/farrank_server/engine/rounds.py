@@ -42,6 +42,7 @@ class ReadDocument:
     spans: Spans
     cut: Cut
     terms: TermCounts
+    selection_ns: int
 
 
 class CallRounds:
@@ -59,16 +60,20 @@ class CallRounds:
     def add(self, framer: ChunkFramer, index: int, chunks: Sequence[Chunk], cut: Cut) -> None:
         """Add a document that was read. Any thread may."""
         assert framer.query is not None, "only rankers of plan pair read in rounds"
+        began_ns = time.thread_time_ns()
         terms = count_terms(framer.query.ids, [chunk.ids for chunk in chunks])
+        selection_ns = time.thread_time_ns() - began_ns
         spans = np.array([(chunk.start, chunk.end) for chunk in chunks], dtype=np.uint32)
-        self._documents.append(ReadDocument(index, chunks, spans, cut, terms))
+        self._documents.append(ReadDocument(index, chunks, spans, cut, terms, selection_ns))
         self._framer = framer
 
     def rank(self) -> Generator[None, None, None]:
         """Rank the chunks of all documents, and plan the rounds."""
         call, depth, documents = self.call, self.call.depth, self._documents
         documents.sort(key=lambda each: each.index)
+        began_ns = time.thread_time_ns()
         scores = bm25([each.terms for each in documents])
+        self.selection_ns = time.thread_time_ns() - began_ns + sum(each.selection_ns for each in documents)
         yield
         first = documents[0].chunks[0]
         framing = self._framer.inputs([first])[0].tokens - len(first)
@@ -86,7 +91,7 @@ class CallRounds:
             time_s = max(0.0, reading_ends_s(call) - time.monotonic())
             budget = float(depth.tokens or time_s * call.ranker.tokens_per_s())
             self._unit, self._per_chunk = 1, float(np.concatenate(costs).mean())
-        self._plan = Rounds(orders, costs, budget)
+        self._plan = Rounds(orders, costs, budget, call.call.comparable_scores)
         self._readable = [len(order) for order in orders]
         best = np.array([each.max() for each in scores])
         self._ranking: Sequence[int] = best_first(best).tolist()

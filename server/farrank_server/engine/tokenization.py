@@ -134,6 +134,7 @@ class TokenizerPool:
                 reading.clear()
         if rounds is not None:
             await self._in_turns(account, rounds.rank(), call.reservation)
+            total.selection_ns = rounds.selection_ns
         total.tokenization_ns = time.perf_counter_ns() - started_ns
         return total
 

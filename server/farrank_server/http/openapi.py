@@ -129,6 +129,8 @@ _META = _object(
     api_version=_object("version", version=_TEXT),
     billed_units=_object("search_units", search_units=_COUNT),
     tokens=_object("input_tokens output_tokens", input_tokens=_COUNT, output_tokens=_COUNT),
+    rounds=_COUNT,
+    chunks=_object("read scored cut", read=_COUNT, scored=_COUNT, cut=_COUNT),
     warnings=_listed(_TEXT),
 )
 _RESULT = _object(

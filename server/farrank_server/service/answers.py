@@ -58,7 +58,7 @@ def add_ranking(
     for index in order[: options.top_n or None]:
         document = result.documents[index]
         its = _result_to_pb(document, index, ids[index], texts[index], evidence, scales, options)
-        its.chunks_cut = -(-document.cut.tokens // stride)
+        its.chunks_cut = document.cut.chunks(stride)
         response.results.append(its)
     response.usage.rounds = result.rounds
     response.usage.ended_early = result.ended_early
@@ -66,7 +66,7 @@ def add_ranking(
     response.query_tokens_cut = tally.query_tokens_cut
     for name in ("tokens", "chunks", "cached_chunks", "stored_documents", "pairs", "padded_tokens"):
         setattr(response.usage, name, getattr(tally, name))
-    for name in ("tokenization_ns", "queue_ns", "inference_ns", "aggregation_ns"):
+    for name in ("tokenization_ns", "queue_ns", "inference_ns", "aggregation_ns", "selection_ns"):
         setattr(response.timings, name, getattr(tally, name))
 
 

@@ -187,6 +187,7 @@ class RerankService:
             count_tokens=request.options.count_tokens_cut,
             record=entry.record,
             depth=validate.depth_of(request.options),
+            comparable_scores=request.options.comparable_scores,
         )
 
 
@@ -196,7 +197,7 @@ def _tell(record: CallRecord, response: pb.RerankResponse | pb.SearchAndRerankRe
     record.facts |= {"results": len(response.results), "chunks": usage.chunks, "tokens": usage.tokens}
     record.facts |= {
         f"{stage}_seconds": getattr(timings, f"{stage}_ns") / 1e9
-        for stage in ("first_stage", "tokenization", "queue", "inference", "aggregation")
+        for stage in ("first_stage", "tokenization", "queue", "inference", "aggregation", "selection")
     }
 
 

@@ -1,6 +1,6 @@
 // <call-figures>: the time that a call spent in each stage, and how alike two orders are.
 
-import { counted, duration, whole } from "../model/wording.mjs";
+import { counted, duration, readOf, whole } from "../model/wording.mjs";
 import { make } from "./make.mjs";
 
 /** Shows answers `{title, answer, waitedMs}`, and `alike`: `{title, tau, overlap}`. */
@@ -19,6 +19,7 @@ function agreement({ title, tau, overlap }, calls) {
   if (calls.length === 2) {
     const [a, b] = calls.map((each) => each.answer);
     facts.push(["time", `${duration(a.totalMs)} → ${duration(b.totalMs)}`]);
+    facts.push(["chunks read", `${whole(a.chunksRead)} → ${whole(b.chunksRead)}`]);
     facts.push(["tokens encoded", `${whole(a.tokens)} → ${whole(b.tokens)}`]);
   }
   return make(
@@ -60,7 +61,7 @@ function timings({ title, answer, waitedMs }, longest) {
       "p",
       { class: "note" },
       `Stages overlap: bars are durations, not a sequence. ${duration(waitedMs)} until it was here. `,
-      `${counted(answer.chunks, "passage")}${cached}, ${counted(answer.tokens, "token")} encoded. `,
+      `It ${readOf(answer)}${cached}, ${counted(answer.tokens, "token")} encoded. `,
       `${answer.ranker.name} ${answer.ranker.version.slice(0, 12)}, ${answer.ranker.runtime} ${answer.ranker.precision}.`,
     ),
   );

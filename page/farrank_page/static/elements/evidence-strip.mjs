@@ -1,7 +1,8 @@
-// <evidence-strip>: a document's whole length, its chunks coloured by evidence, its unread part hatched.
+// <evidence-strip>: a document's whole length. Chunks that the ranker read are coloured by evidence, parts that adaptive
+// depth only scored are a thin line, and only what lies beyond a limit is hatched.
 
 import { strip } from "../model/strip.mjs";
-import { passage, unread } from "../model/wording.mjs";
+import { fate, passage, unread } from "../model/wording.mjs";
 import { make, tell } from "./make.mjs";
 
 let made = 0;
@@ -25,7 +26,7 @@ export class EvidenceStrip extends HTMLElement {
   show(document, range, to = document.length) {
     this.#document = document;
     this.#active = -1;
-    const { chunks, tail } = strip(document, range, 0, to);
+    const { chunks, scored, tail } = strip(document, range, 0, to);
     made += 1;
     this.#options = chunks.map((each) => {
       const option = make("span", {
@@ -40,9 +41,14 @@ export class EvidenceStrip extends HTMLElement {
       option.style.zIndex = each.deciding ? chunks.length + 1 : each.over;
       return option;
     });
+    const lines = scored.map((each) => {
+      const line = make("span", { class: "scored", title: "scored, not read by the ranker", "aria-hidden": "true" });
+      place(line, each);
+      return line;
+    });
     const hatch = tail && make("span", { class: "tail", title: unread(document), "aria-hidden": "true" });
     if (hatch) place(hatch, tail);
-    this.replaceChildren(...this.#options, ...(hatch ? [hatch] : []));
+    this.replaceChildren(...lines, ...this.#options, ...(hatch ? [hatch] : []));
     if (this.#options.length === 0) {
       this.removeAttribute("tabindex");
       this.setAttribute("role", "img");
@@ -51,8 +57,7 @@ export class EvidenceStrip extends HTMLElement {
       this.setAttribute("aria-orientation", "horizontal");
       this.tabIndex = 0;
     }
-    const cut = unread(document);
-    this.setAttribute("aria-label", `Evidence along ${document.name}${cut ? `; ${cut}` : ""}`);
+    this.setAttribute("aria-label", `Evidence along ${document.name}; ${fate(document)}`);
   }
 
   /** Mark a chunk as the open one; -1 for none. */

@@ -2,7 +2,7 @@
 
 import { blocks } from "../model/reading.mjs";
 import { deservesEnlarging, stepOf } from "../model/strip.mjs";
-import { passage, score, unread, whole } from "../model/wording.mjs";
+import { passage, readOf, score, unread, whole } from "../model/wording.mjs";
 import "./evidence-strip.mjs";
 import { button, make, tell } from "./make.mjs";
 
@@ -96,7 +96,7 @@ export class PassageReader extends HTMLElement {
         make(
           "p",
           { class: "facts" },
-          `rank ${rank} · score ${score(document.score)} · ${whole(document.length)} characters`,
+          `rank ${rank} · score ${score(document.score)} · ${whole(document.length)} characters · ${readOf(document)}`,
           unread(document) ? ` · ${unread(document)}` : "",
         ),
         whole_,

@@ -3,12 +3,12 @@
 import { moves } from "../model/comparison.mjs";
 import { excerpt } from "../model/reading.mjs";
 import { slopes } from "../model/slopes.mjs";
-import { moved, score, unread } from "../model/wording.mjs";
+import { counted, moved, readOf, score, unread } from "../model/wording.mjs";
 import "./evidence-strip.mjs";
 import { button, drawn, make, tell } from "./make.mjs";
 
 /**
- * Shows columns `{side, title, documents, rangeOf}`; `side` is `first`, `a` or `b`; a column of the first stage
+ * Shows columns `{side, title, documents, rangeOf, rounds}`; `side` is `first`, `a` or `b`; a column of the first stage
  * has no evidence. Emits `passage` `{side, index, chunk}` for a chosen passage.
  */
 export class RankingBoard extends HTMLElement {
@@ -69,12 +69,12 @@ function lines(all, rows) {
   );
 }
 
-function column({ side, title, documents, rangeOf }, shifts) {
+function column({ side, title, documents, rangeOf, rounds }, shifts) {
   const heading = make("h3", { id: `column-${side}` }, title);
   const list = make("ol", { "aria-labelledby": heading.id });
   list.append(
     ...documents.map((document, place) =>
-      rangeOf ? scoredRow(side, document, place, rangeOf, shifts?.get(document.index)) : candidateRow(document, place),
+      rangeOf ? scoredRow(document, place, rangeOf, rounds, shifts?.get(document.index)) : candidateRow(document, place),
     ),
   );
   return make("section", { class: "column", "data-side": side }, heading, list);
@@ -92,11 +92,12 @@ function candidateRow(document, place) {
   );
 }
 
-function scoredRow(side, document, place, rangeOf, move) {
+function scoredRow(document, place, rangeOf, rounds, move) {
   const shown = move === undefined ? null : moved(move);
   const evidence = make("evidence-strip");
   evidence.show(document, rangeOf(document));
   const cut = unread(document);
+  const round = rounds > 1 ? ` in ${counted(document.round, "round")}` : "";
   const quote = document.deciding < 0 ? "Nothing to read in this document." : excerpt(document, document.deciding);
   return make(
     "li",
@@ -115,6 +116,7 @@ function scoredRow(side, document, place, rangeOf, move) {
     make(
       "p",
       { class: "excerpt" },
+      make("span", { class: "read" }, readOf(document), round),
       cut ? make("span", { class: "cut" }, cut) : null,
       quote,
     ),

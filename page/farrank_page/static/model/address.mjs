@@ -1,6 +1,9 @@
 // The question and the open passage in the page's address.
 
-export const NOTHING_ASKED = { query: "", source: "index", index: "", k: null, a: "", b: "", scale: "", document: null, chunk: null };
+export const NOTHING_ASKED = { query: "", source: "index", index: "", k: null, a: "", b: "", scale: "", depth: "", document: null, chunk: null };
+
+/** How much to read of each document: as `farrank rerank --depth` takes it. */
+const DEPTH = /^(all|adaptive|adaptive,(chunks|tokens|milliseconds)=\d{1,9}(\.\d{1,3})?)$/;
 
 /** Read the part of an address behind its `?`. A count that is not a number in range becomes null. */
 export function readAddress(search) {
@@ -13,6 +16,7 @@ export function readAddress(search) {
     a: said.get("a") ?? "",
     b: said.get("b") ?? "",
     scale: said.get("scale") === "sigmoid" ? "sigmoid" : "",
+    depth: DEPTH.test(said.get("depth") ?? "") ? said.get("depth") : "",
     document: whole(said.get("doc"), 0),
     chunk: whole(said.get("chunk"), 0),
   };
@@ -31,6 +35,7 @@ export function writeAddress(asked) {
   add("a", asked.a);
   add("b", asked.b);
   add("scale", asked.scale);
+  add("depth", asked.depth);
   add("doc", asked.document);
   if (asked.document !== null) add("chunk", asked.chunk);
   const written = said.toString();

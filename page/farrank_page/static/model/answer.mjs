@@ -11,6 +11,7 @@ export const EVIDENCE = {
 const STAGES = [
   ["firstStageNs", "first stage"],
   ["tokenizationNs", "reading"],
+  ["selectionNs", "choosing chunks"],
   ["queueNs", "queue"],
   ["inferenceNs", "encoding"],
   ["aggregationNs", "scoring"],
@@ -20,7 +21,9 @@ const STAGES = [
  * Read an answer. `brought` holds the documents of a Rerank, `{id, name, text}` each, in the order of the request.
  *
  * Positions are in code points. `rank` and `firstRank` count from 1; `index` identifies a document, since ids may
- * be empty. `length` is exact if the text is known, otherwise the smallest length that the answer implies.
+ * be empty. `length` is exact if the text is known, otherwise the smallest length that the answer implies. Of each
+ * document, `chunks` were read by the ranker; `scored` are the parts that adaptive depth scored and that the ranker
+ * did not read; nothing has read what lies behind `read`.
  */
 export function readAnswer(answer, brought = null) {
   const documents = (answer.results ?? []).map((result, place) => readResult(result, place, brought));
@@ -32,11 +35,14 @@ export function readAnswer(answer, brought = null) {
     ranker: { name: "", version: "", runtime: "", precision: "", ...answer.ranker },
     queryTokensCut: number(answer.queryTokensCut),
     tokens: number(answer.usage?.tokens),
-    chunks: number(answer.usage?.chunks),
+    chunksRead: documents.reduce((sum, each) => sum + each.chunksRead, 0),
+    chunksInAll: documents.reduce((sum, each) => sum + each.chunksInAll, 0),
+    rounds: number(answer.usage?.rounds),
+    endedEarly: answer.usage?.endedEarly === true,
     cachedChunks: number(answer.usage?.cachedChunks),
     totalMs: number(answer.timings?.totalNs) / 1e6,
     stages: STAGES.map(([key, name]) => ({ name, ms: number(answer.timings?.[key]) / 1e6 })).filter(
-      (stage) => stage.name !== "first stage" || brought === null,
+      ({ name, ms }) => (name !== "first stage" || brought === null) && (name !== "choosing chunks" || ms > 0),
     ),
   };
 }
@@ -53,6 +59,8 @@ function readResult(result, place, brought) {
   const charactersCut = number(result.charactersCut);
   const lastEnd = chunks.reduce((end, chunk) => Math.max(end, chunk.end), 0);
   const length = text === null ? lastEnd + charactersCut : codePoints(text);
+  const read = length - charactersCut;
+  const [chunksRead, chunksScored] = [number(result.chunksRead), number(result.chunksScored)];
   return {
     index,
     id: result.id ?? "",
@@ -63,12 +71,31 @@ function readResult(result, place, brought) {
     firstStageScore: result.firstStageScore === undefined ? null : number(result.firstStageScore),
     text,
     length,
-    read: length - charactersCut,
+    read,
+    round: number(result.round),
+    chunksRead,
+    chunksOnlyScored: Math.max(0, chunksScored - chunksRead),
+    chunksInAll: Math.max(chunksRead, chunksScored) + number(result.chunksCut),
+    scored: chunksScored > chunksRead ? gaps(chunks, read) : [],
     tokensCut: number(result.tokensCut),
     charactersCut,
     chunks,
     deciding: deciding === null ? -1 : decidingChunk(chunks, deciding),
   };
+}
+
+// White space between two chunks is no part of its own.
+const MIN_GAP = 3;
+
+/** The parts `{start, end}` between chunks, up to a place. */
+function gaps(chunks, to) {
+  const found = [];
+  let from = 0;
+  for (const { start, end } of [...chunks, { start: to, end: to }].sort((one, other) => one.start - other.start)) {
+    if (start - from >= MIN_GAP) found.push({ start: from, end: start });
+    from = Math.max(from, end);
+  }
+  return found;
 }
 
 function readPassage(passage) {

@@ -20,7 +20,9 @@ const python = (value) => JSON.stringify(value);
 /** Code for Farrank's own client, which uses gRPC. */
 export function pythonClient(host, asked, ranker, documents) {
   const scale = asked.scale === "sigmoid" ? ", score_scale=ScoreScale.SIGMOID" : "";
-  const options = `${ranker ? `, ranker=${python(ranker)}` : ""}${scale}`;
+  const [mode, budget] = asked.depth.split(",");
+  const depth = budget ? `, depth=AdaptiveDepth(${budget})` : mode ? `, depth=${python(mode)}` : "";
+  const options = `${ranker ? `, ranker=${python(ranker)}` : ""}${depth}${scale}`;
   const call =
     asked.source === "own"
       ? `documents = {
@@ -34,7 +36,7 @@ with Client(address, timeout_s=60) as client:
         ${python(asked.query)}${asked.index ? `, index=${python(asked.index)}` : ""}${asked.k ? `, k=${asked.k}` : ""}${options}, return_texts=True
     )
 `;
-  return `from farrank_client import Client${scale ? ", ScoreScale" : ""}
+  return `from farrank_client import ${budget ? "AdaptiveDepth, " : ""}Client${scale ? ", ScoreScale" : ""}
 
 address = ${python(`${host}:50051`)}  # its gRPC port: 50051 unless it was told otherwise
 ${call}for result in ranking.results:
@@ -45,13 +47,17 @@ ${call}for result in ranking.results:
 
 /** Code for Cohere's SDK. Its API cannot search: after a search, the snippet sends the candidates as documents. */
 export function cohere(base, asked, ranker, documents) {
+  const [mode, budget] = asked.depth.split(",");
+  const [name, most] = budget?.split("=") ?? [];
+  const depth = mode && python({ depth: budget ? { mode, [name]: Number(most) } : mode });
+  const more = depth ? `, request_options={"additional_body_parameters": ${depth}}` : "";
   return `import cohere
 
 client = cohere.ClientV2(base_url=${python(base)}, api_key="none")
 documents = [
 ${documents.map(({ text }) => `    ${python(text)},`).join("\n")}
 ]
-answer = client.rerank(model=${python(ranker || "reranker")}, query=${python(asked.query)}, documents=documents)
+answer = client.rerank(model=${python(ranker || "reranker")}, query=${python(asked.query)}, documents=documents${more})
 for result in answer.results:
     print(result.index, result.relevance_score)
 `;

@@ -34,7 +34,8 @@ export function stepOf(score, [low, high]) {
  * The strip of a document, from `from` to `to` (code points; by default the whole document).
  *
  * `chunks` lie at their true offsets, `left` and `width` as shares of the strip; `over` stacks overlapping chunks,
- * the strongest on top. `tail` is the unread part, null if all was read.
+ * the strongest on top. `scored` are the parts that the ranker did not read although nothing limits it. `tail` is
+ * the part beyond a limit, null if there is none.
  */
 export function strip(document, range, from = 0, to = document.length) {
   const whole = Math.max(1, to - from);
@@ -52,7 +53,10 @@ export function strip(document, range, from = 0, to = document.length) {
     deciding: place === document.deciding,
   }));
   const left = share(document.read);
-  return { chunks, tail: document.charactersCut > 0 && left < 1 ? { left, width: 1 - left } : null };
+  const scored = document.scored
+    .filter(({ start, end }) => start < to && end > from)
+    .map(({ start, end }) => ({ left: share(start), width: share(end) - share(start) }));
+  return { chunks, scored, tail: document.charactersCut > 0 && left < 1 ? { left, width: 1 - left } : null };
 }
 
 // Below this share of a document, the read part is too narrow to show its chunks in a strip of the whole length.

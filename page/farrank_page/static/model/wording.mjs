@@ -61,7 +61,26 @@ export function passage(document, chunk) {
   return `${of}: evidence ${score(value)}, characters ${whole(start)} to ${whole(end)}`;
 }
 
-/** How much of a document was not read; empty if all was read. The token count is the server's estimate. */
+/** `read 4 of 43 chunks`, of a document or of an answer. */
+export function readOf({ chunksRead, chunksInAll }) {
+  return `read ${whole(chunksRead)} of ${counted(chunksInAll, "chunk")}`;
+}
+
+/** `Read 40 of 812 chunks in 1 round.`, of an answer. */
+export function readInAll(answer) {
+  const rounds = answer.rounds > 0 ? ` in ${counted(answer.rounds, "round")}` : "";
+  const ended = answer.endedEarly ? " Time ended the call before its last round." : "";
+  const read = readOf(answer);
+  return `${read[0].toUpperCase()}${read.slice(1)}${rounds}.${ended}`;
+}
+
+/** How the chunks of a document were read, in words. */
+export function fate(document) {
+  const scored = document.chunksOnlyScored > 0 ? `${whole(document.chunksOnlyScored)} only scored` : "";
+  return [readOf(document), scored, unread(document)].filter((each) => each !== "").join("; ");
+}
+
+/** How much of a document lies beyond a limit; empty if nothing does. The token count is the server's estimate. */
 export function unread(document) {
   if (document.charactersCut === 0) return "";
   const share = Math.round((100 * document.charactersCut) / Math.max(1, document.length));

@@ -41,8 +41,14 @@ def warnings_of(answer: pb.RerankResponse) -> list[str]:
     return warnings
 
 
+def chunks_of(answer: pb.RerankResponse) -> dict[str, int]:
+    """Count all documents' chunks: those that were read, that adaptive depth scored, and that were cut."""
+    names = ("read", "scored", "cut")
+    return {name: sum(getattr(each, f"chunks_{name}") for each in answer.results) for name in names}
+
+
 def headers_of(request: DialectRequest, answer: pb.RerankResponse) -> dict[str, str]:
-    """Headers with the number of unread tokens, and times in milliseconds as TEI's clients know them."""
+    """Headers with what was read and what was cut, and times in milliseconds as TEI's clients know them."""
     timings = answer.timings
     cut = answer.query_tokens_cut + sum(each.tokens_cut for each in answer.results)
     device = request.scorer.members[0].capabilities.device
@@ -55,6 +61,8 @@ def headers_of(request: DialectRequest, answer: pb.RerankResponse) -> dict[str, 
     }
     return {
         "X-Farrank-Tokens-Cut": str(cut),
+        "X-Farrank-Rounds": str(answer.usage.rounds),
+        **{f"X-Farrank-Chunks-{name.title()}": str(count) for name, count in chunks_of(answer).items()},
         "x-compute-type": device.partition(":")[0],
         "x-compute-characters": str(sum(map(len, request.texts))),
         "x-compute-tokens": str(answer.usage.tokens),

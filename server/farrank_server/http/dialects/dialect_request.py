@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -22,6 +22,19 @@ class SpansBody(msgspec.Struct):
     mode: Literal["enabled", "disabled"] | None = None
     threshold: float | None = None
     max_spans: int | None = None
+
+
+class DepthBody(msgspec.Struct):
+    """Farrank's own option: how much to read of each document, with at most one budget."""
+
+    mode: Literal["all", "adaptive"]
+    chunks: Annotated[float, msgspec.Meta(ge=1, le=10_000)] | None = None
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
+    milliseconds: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] | None = None
+
+    def to_pb(self) -> pb.Depth:
+        """The contract's depth."""
+        return pb.Depth(**{**msgspec.structs.asdict(self), "mode": f"DEPTH_MODE_{self.mode.upper()}"})
 
 
 class RerankBody(msgspec.Struct):
@@ -47,6 +60,7 @@ class RerankBody(msgspec.Struct):
     instruction: str | None = None
     truncate_prompt_tokens: int | None = None
     max_tokens_per_query: int | None = None
+    depth: Literal["all", "adaptive"] | DepthBody | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +96,19 @@ class DialectRequest:
             max_chunks=self._max_chunks(),
             return_chunk_scores=self.wants_spans,
             score_scale=pb.SCORE_SCALE_RAW if raw else pb.SCORE_SCALE_SIGMOID,
+            depth=self._depth(),
+            # Clients of these shapes sort by score, or get the scores in the order of their texts.
+            comparable_scores=True,
         )
         with refuse_surrogates():
             request = pb.RerankRequest(query=body.query, options=options)
             for text in self.texts:
                 request.documents.add(text=text)
             return request
+
+    def _depth(self) -> pb.Depth | None:
+        depth = self.body.depth
+        return (DepthBody(depth) if isinstance(depth, str) else depth).to_pb() if depth else None
 
     def _max_chunks(self) -> int:
         """The limit on chunks of a document; 0 if the request has none."""

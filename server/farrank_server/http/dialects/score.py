@@ -5,6 +5,7 @@ Source: vLLM's OpenAI-compatible server (score API).
 
 import time
 import uuid
+from typing import Literal
 
 import msgspec
 from starlette.requests import Request
@@ -17,7 +18,7 @@ from farrank_server.access.callers import Caller
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.http.calls import HttpCalls
 from farrank_server.http.dialects.answer_parts import headers_of
-from farrank_server.http.dialects.dialect_request import DialectRequest, RerankBody, understand
+from farrank_server.http.dialects.dialect_request import DepthBody, DialectRequest, RerankBody, understand
 from farrank_server.http.dialects.models import Models
 from farrank_server.http.dialects.shapes import Superset, json_response
 from farrank_server.http.json_bodies import decoded
@@ -37,6 +38,7 @@ class ScoreBody(msgspec.Struct):
     instruction: str | None = None
     truncate_prompt_tokens: int | None = None
     max_tokens_per_query: int | None = None
+    depth: Literal["all", "adaptive"] | DepthBody | None = None
 
 
 def routes(calls: HttpCalls, models: Models) -> list[Route]:
@@ -78,12 +80,10 @@ class ScoreExchange:
             instruction=read.instruction,
             truncate_prompt_tokens=read.truncate_prompt_tokens,
             max_tokens_per_query=read.max_tokens_per_query,
+            depth=read.depth,
         )
         self._request = understand(fields, self._models, caller)
-        asked = self._request.to_pb()
-        # The answer has no order but that of its scores, and scores of different rounds do not compare.
-        asked.options.depth.mode = pb.DEPTH_MODE_ALL
-        return asked
+        return self._request.to_pb()
 
     def write(self, answer: pb.RerankResponse) -> Response:
         """Write the scores in the order of the texts."""

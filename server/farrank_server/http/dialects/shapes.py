@@ -14,7 +14,7 @@ from starlette.responses import Response
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import FarrankError, TooLarge
 from farrank_server.http.calls import refusal_headers, status_of
-from farrank_server.http.dialects.answer_parts import best_of, spans_of, warnings_of
+from farrank_server.http.dialects.answer_parts import best_of, chunks_of, spans_of, warnings_of
 from farrank_server.http.dialects.dialect_request import BodyDocument, DialectRequest
 from farrank_server.http.json_bodies import JSON, to_json
 
@@ -51,8 +51,13 @@ class Superset:
             "api_version": {"version": self._version},
             "billed_units": {"search_units": 1 + (len(request.texts) - 1) // 100},
             "tokens": {"input_tokens": tokens, "output_tokens": 0},
+            "rounds": answer.usage.rounds,
+            "chunks": chunks_of(answer),
         }
-        if warnings := warnings_of(answer):
+        warnings = warnings_of(answer)
+        if answer.usage.ended_early:
+            warnings.append(f"the time budget ended the call after round {answer.usage.rounds}")
+        if warnings:
             meta["warnings"] = warnings
         return {
             "id": uuid.uuid4().hex,

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from farrank_server.config.schema import DepthConfig
 from support.http_endpoint import Opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -45,18 +44,6 @@ async def test_scores_stand_in_the_order_of_the_texts(
     assert (answer["object"], answer["model"]) == ("list", "maxp")
     _, single = await shared_endpoint.post(path, dict(zip(names, ("river", TEXTS[1]), strict=True)))
     assert single["data"][0]["score"] == pytest.approx(scores[1], abs=1e-6)
-
-
-async def test_scores_of_pairs_compare_although_the_ranker_reads_in_rounds(
-    shared_endpoint: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = [f"{n} " + "bread is baked from flour " * 200 + "the river rises " * n for n in range(4)]
-    request = {"text_1": "river", "text_2": texts}
-    _, wanted = await shared_endpoint.post("/score", request)
-    adaptive = DepthConfig("adaptive", chunks=2)
-    monkeypatch.setattr(shared_endpoint.engine.loaded["maxp"], "depth", adaptive)
-    _, found = await shared_endpoint.post("/score", request)
-    assert found["data"] == wanted["data"]
 
 
 @pytest.mark.parametrize(
