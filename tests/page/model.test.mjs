@@ -15,7 +15,7 @@ const { NOTHING_ASKED, readAddress, writeAddress } = await model("address");
 const { NoDocument, readDocuments, withDocuments } = await model("documents");
 const { requestOf } = await model("requests");
 const { cohere, curl, pythonClient, shortened } = await model("snippets");
-const { duration, fate, moved, passage, readInAll, readOf, score, unread, whole } = await model("wording");
+const { duration, fate, limit, moved, passage, readInAll, readOf, score, unread, whole } = await model("wording");
 
 // Flags and families are several code points; é here is two, of one UTF-16 unit each.
 const TRICKY = "a🙂b👩‍👩‍👧c e\u0301 🇨🇭 \n𝔘ni";
@@ -283,6 +283,7 @@ test("snippets quote their content", () => {
 
 test("numbers and passages in words", () => {
   assert.deepEqual([whole(1234567), score(-0.5), score(12.345), duration(0.42), duration(31.2), duration(1240)], ["1,234,567", "−0.500", "12.35", "0.4 ms", "31 ms", "1.24 s"]);
+  assert.deepEqual([limit(1431), limit(2 ** 24)], ["1,431 tokens of a document", "whole documents"]);
   assert.deepEqual([moved(3).sign, moved(-1).text, moved(0).kind, moved(null).kind], ["▲3", "down 1 place", "same", "new"]);
   const document = documentOf("x".repeat(2000), [chunk(0, 1500, 0.5)], { charactersCut: 500, tokensCut: 120 });
   assert.equal(passage(document, 0), "passage 1 of 1, the deciding one: evidence 0.500, characters 0 to 1,500");

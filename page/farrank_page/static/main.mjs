@@ -12,7 +12,7 @@ import { compare, compareWithFirstStage } from "./model/comparison.mjs";
 import { requestOf } from "./model/requests.mjs";
 import { cohere, curl, pythonClient, shortened } from "./model/snippets.mjs";
 import { STEPS, ranges } from "./model/strip.mjs";
-import { counted, duration, headline, meaning, readInAll, score, whole } from "./model/wording.mjs";
+import { counted, duration, headline, limit, meaning, readInAll, score, whole } from "./model/wording.mjs";
 import { CallError, call, showKey } from "./service.mjs";
 import { startTheme } from "./theme.mjs";
 
@@ -67,7 +67,7 @@ async function readCatalog() {
   fillForm();
   at("holds").textContent = [
     ...indexes.map((index) => `${index.name}: ${counted(Number(index.documents), "document")}, found by ${index.firstStage}.`),
-    ...rankers.map((ranker) => `${ranker.name}: ${ranker.family} over ${ranker.backbone}, reads ${whole(ranker.maxDocumentTokens)} tokens of a document, ${ranker.runtime} on ${ranker.device}.`),
+    ...rankers.map((ranker) => `${ranker.name}: ${ranker.family} over ${ranker.backbone}, reads ${limit(ranker.maxDocumentTokens)}, ${ranker.runtime} on ${ranker.device}.`),
   ].join("\n");
 }
 

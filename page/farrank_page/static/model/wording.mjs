@@ -88,6 +88,14 @@ export function unread(document) {
   return `about ${whole(document.tokensCut)} ${tokens} not read (${share === 0 ? "under 1" : share}% of the text)`;
 }
 
+// The limit of rankers that have none.
+const WHOLE_DOCUMENT = 2 ** 24;
+
+/** How much a ranker reads of a document at most. */
+export function limit(tokens) {
+  return tokens >= WHOLE_DOCUMENT ? "whole documents" : `${whole(tokens)} tokens of a document`;
+}
+
 const HEADLINES = {
   invalid_argument: "The server cannot take this request",
   not_found: "The server does not have that",
