@@ -44,8 +44,8 @@ class AdaptiveDepth:
 
     `chunks` is the mean number of chunks to read of a document, from 1 to 10,000; `tokens` bounds the tokens
     of the call's encoder inputs; `milliseconds` is the time from the call's arrival, after which the last
-    finished round is the answer. Without any, 3.8 chunks are read. The server refuses other values, and
-    rankers that cannot do this.
+    finished round is the answer. Without any, the ranker's plan counts, by default 2 chunks of each document.
+    The server refuses other values, and rankers that cannot do this.
     """
 
     chunks: float | None = None

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.calibration import Calibration
 from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking, adjusted, chunk_count
+from farrank_rankers.depth.plan import DepthPlan
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import (
     Aggregation,
@@ -37,8 +38,8 @@ class RankerSpec:
     `backbone` is a name for people. `pad_query_to` (tokens) pads the query *before* the first separator, so
     that a chunk's positions do not move with the query's length; None pads nothing. `options` are the
     family's; None means its defaults. `provenance` is the origin of the weights. `calibration` converts a
-    document's raw score to one between 0 and 1; None means the family's own. These two and `backbone` are not
-    part of a ranker's version.
+    document's raw score to one between 0 and 1; None means the family's own. `depth` is the plan of adaptive
+    depth. These three and `backbone` are not part of a ranker's version.
     Raises: SpecError naming field, value and limit.
     """
 
@@ -50,6 +51,7 @@ class RankerSpec:
     options: Options = field(default=None)  # type: ignore[assignment]  # filled in below
     provenance: Mapping[str, str] = field(default_factory=dict, hash=False)
     calibration: Calibration | None = None
+    depth: DepthPlan = field(default_factory=DepthPlan)
 
     def __post_init__(self) -> None:
         """Fill in the family's options and check every field's limits."""
@@ -130,9 +132,11 @@ class RankerSpec:
     def to_json(self) -> str:
         """Write the spec as the text of a `ranker.json`."""
         values = asdict(self)
+        # The text as it was before these fields existed: versions are hashes of it.
         if self.calibration is None:
-            # The text as it was before this field existed: versions are hashes of it.
             del values["calibration"]
+        if self.depth == DepthPlan():
+            del values["depth"]
         for name in self.options.UNSAID:
             if getattr(self.options, name) == getattr(type(self.options)(), name):
                 del values["options"][name]
@@ -175,13 +179,13 @@ def family_options(
 def content_version(
     spec: RankerSpec, files: TokenizerFiles, config: Mapping[str, Any], weights_digest: str
 ) -> str:
-    """Hash spec (names and calibration aside), tokenizer, configuration and weights to 16 hexadecimal digits.
+    """Hash spec, tokenizer, configuration and weights to 16 hexadecimal digits.
 
-    The same content gives the same version on every machine and device, before and after saving, and from an
-    export, which keeps its ranker's `weights_digest`.
+    Names, calibration and depth are no part of it. The same content gives the same version on every machine
+    and device, before and after saving, and from an export, which keeps its ranker's `weights_digest`.
     """
     digest = hashlib.blake2b(digest_size=8)
-    unnamed = replace(spec, backbone="-", provenance={}, calibration=None).to_json()
+    unnamed = replace(spec, backbone="-", provenance={}, calibration=None, depth=DepthPlan()).to_json()
     texts = (unnamed, files.tokenizer_json, files.config_json, json.dumps(config, sort_keys=True))
     for text in (*texts, weights_digest):
         digest.update(hashlib.blake2b(text.encode()).digest())

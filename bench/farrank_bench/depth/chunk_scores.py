@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from farrank_bench.depth.replay import Floats, Mask, Score, attended_score, max_score, of_chunks
+from farrank_bench.depth.replay import attended_score, max_score, of_chunks
 from farrank_bench.depth.whole_documents import JudgedQuestion, WholeDocuments
 from farrank_exporters.parity import encode_all
 from farrank_rankers.aggregate import Aggregator
-from farrank_rankers.depth.selection import bm25, count_terms
+from farrank_rankers.depth.replay import Mask, Score
+from farrank_rankers.depth.selection import Floats, bm25, count_terms
 from farrank_rankers.families.parade import ParadeAttn
 from farrank_rankers.families.passages import MaxP
 from farrank_rankers.files.open import Overrides, open_ranker

@@ -23,9 +23,9 @@ from farrank_bench.depth.judging import (
     SUM,
     Judgement,
     Outcome,
+    Schedule,
     difference,
 )
-from farrank_bench.depth.replay import Schedule
 from farrank_loadtest.figures import COLOURS, new_figure
 from farrank_loadtest.kept_files import markdown_table
 

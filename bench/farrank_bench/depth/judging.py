@@ -1,6 +1,5 @@
 """Selectors and schedules at equal cost: chosen on one part of the questions, tested on the other."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,19 +8,10 @@ from random import Random
 import numpy as np
 
 from farrank_bench.depth.chunk_scores import Case
-from farrank_bench.depth.replay import (
-    BINS,
-    Floats,
-    Mask,
-    Measure,
-    Round,
-    Schedule,
-    bins,
-    interval,
-    learned_prior,
-    min_max,
-    read_in_rounds,
-)
+from farrank_bench.depth.replay import BINS, Measure, bins, interval, learned_prior, min_max
+from farrank_rankers.depth.plan import MAX_CHUNKS, Round
+from farrank_rankers.depth.replay import Mask, read_in_rounds
+from farrank_rankers.depth.selection import Floats
 
 FIRSTP_POSITIONS = 512
 # A question is of the development part with this probability.
@@ -32,6 +22,7 @@ MARGIN = -0.01
 BUDGET = 0.6
 
 Selector = Callable[[Case], Floats]
+Schedule = tuple[Round, ...]
 
 FIRST, RANDOM, ORACLE, BM25 = "first chunks", "random", "oracle", "BM25"
 COSINE, OWN = "bi-encoder, stored windows", "bi-encoder, the ranker's chunks"
@@ -43,7 +34,7 @@ PRIOR_WEIGHTS = (0.05, 0.1, 0.2, 0.4)
 # Weights of the score that BOTH gives a document, added to the ranker's, in standard deviations of both.
 SHARES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 PLAIN = tuple((Round(1.0, chunks),) for chunks in (1, 2, 3, 4, 6, 8, 12, 16))
-EVERYTHING = (Round(1.0, sys.maxsize),)
+EVERYTHING = (Round(1.0, MAX_CHUNKS),)
 CHOSEN_AT = (PLAIN[0], PLAIN[1], PLAIN[3])
 
 

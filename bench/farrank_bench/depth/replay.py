@@ -1,4 +1,4 @@
-"""Choosing which chunks a ranker reads, in rounds, and the quality of the ranking that comes out.
+"""Selectors of the chunks that a ranker reads, and the quality of the ranking that comes out.
 
 Everything here is a function of arrays: D candidates of a question, C places for chunks. A true value of
 `mask` (D, C) marks a chunk. A *selector* gives every chunk a score at little cost, (D, C); a ranker reads the
@@ -6,14 +6,11 @@ chunks with the highest ones. *Keys* (D,) order documents, the higher the better
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+from farrank_rankers.depth.replay import Mask
+from farrank_rankers.depth.selection import Floats, Ints
 
 # Less than any difference between windows that matters.
 _TIE = 1e-3
@@ -62,66 +59,6 @@ def learned_prior(deciding: Sequence[int], counts: Sequence[int]) -> Floats:
     # One more of each: a bin without a document says little.
     prior: Floats = np.log((found + 1) / (alike + 1))
     return prior
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Read `chunks` more chunks of each of the best documents, `share` of all."""
-
-    share: float
-    chunks: int
-
-    def __str__(self) -> str:
-        return f"{self.chunks} of all" if self.share == 1 else f"{self.chunks} of the best {self.share:.0%}"
-
-
-Schedule = tuple[Round, ...]
-# Scores of documents of which the chunks of a mask were read, (D, C) -> (D,); anything for those without one.
-Score = Callable[[Mask], Floats]
-
-
-def best_unread(selector: Floats, unread: Mask, chunks: int) -> Mask:
-    """Choose each document's unread chunks with the highest scores, at most `chunks`.
-
-    The earlier of two chunks with equal scores is chosen. Shapes: (D, C) each -> (D, C).
-    """
-    order = np.argsort(np.where(unread, -selector, np.inf), axis=1, kind="stable")[:, :chunks]
-    chosen = np.zeros(unread.shape, dtype=bool)
-    np.put_along_axis(chosen, order, True, axis=1)
-    return chosen & unread
-
-
-def best_documents(keys: Floats, share: float) -> Mask:
-    """Choose the documents with the highest keys, at least one. Shapes: (D,) -> (D,)."""
-    chosen = np.zeros(len(keys), dtype=bool)
-    chosen[np.argsort(-keys, kind="stable")[: max(1, int(np.ceil(share * len(keys))))]] = True
-    return chosen
-
-
-def reordered(keys: Floats, chosen: Mask, scores: Floats) -> Floats:
-    """Order chosen documents by new scores, all of them before the others, which keep their order.
-
-    Scores of different depths do not compare. Shapes: (D,) each -> (D,).
-    """
-    pairs = np.stack([chosen, np.where(chosen, scores, keys)], axis=1)  # (D, 2)
-    places = np.unique(pairs, axis=0, return_inverse=True)[1]
-    return places.reshape(-1).astype(np.float64)
-
-
-def read_in_rounds(selector: Floats, mask: Mask, schedule: Schedule, score: Score) -> tuple[Floats, Mask]:
-    """Read in rounds: each reads more of the documents that are best after the round before.
-
-    Before the first round the selector's best chunk orders the documents. After every round the keys are a
-    valid ranking.
-    Shapes: (D, C) each -> keys (D,) and the chunks that were read (D, C).
-    """
-    keys: Floats = np.where(mask, selector, -np.inf).max(axis=1)
-    read = np.zeros(mask.shape, dtype=bool)
-    for each in schedule:
-        chosen = best_documents(keys, each.share)
-        read |= best_unread(selector, mask & ~read & chosen[:, None], each.chunks)
-        keys = reordered(keys, chosen, score(read))
-    return keys, read
 
 
 def max_score(values: Floats, read: Mask) -> Floats:

@@ -1,6 +1,7 @@
 """Ranking of chunks at little cost, so that a ranker reads the most promising ones.
 
-The selector is BM25 over the ranker's own token ids, with the idf of all chunks that compete.
+The selector is BM25 over the ranker's own token ids, with the idf of all chunks that compete, and a prior
+that prefers early chunks.
 """
 
 from collections.abc import Sequence
@@ -56,6 +57,16 @@ def bm25(documents: Sequence[TermCounts]) -> list[Floats]:
         longer = _K1 * (1 - _B + _B * each.lengths / mean_length)  # (C,)
         scores.append((idf * each.counts / (each.counts + longer[:, None])).sum(axis=1))
     return scores
+
+
+def with_prior(documents: Sequence[Floats], prior: float) -> list[Floats]:
+    """Divide the scores of chunks that compete by the highest, and add `prior / (1 + place)`.
+
+    Places are counted from 0 in each document. Without a prior the order stays that of the scores.
+    Shapes: (C,) each -> (C,) each.
+    """
+    highest = max((float(each.max()) for each in documents if len(each)), default=0.0) or 1.0
+    return [each / highest + prior / np.arange(1, len(each) + 1) for each in documents]
 
 
 def best_first(scores: Floats) -> Ints:

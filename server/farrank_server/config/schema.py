@@ -33,7 +33,7 @@ class DepthConfig(CheckedConfig):
 
     An adaptive ranker reads the most promising chunks of whole documents, in rounds. Its budget is the mean
     number of `chunks` of a document, the `tokens` of a call's encoder inputs, or the `milliseconds` from a
-    call's arrival; without any it is `MEAN_CHUNKS`.
+    call's arrival; without any the plan of the ranker's spec counts.
     """
 
     mode: Literal["all", "adaptive"] = "all"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from farrank_calls.errors import DeadlineExceeded, InvalidArgument, NotFound, Reason, Unavailable
 from farrank_calls.fairness.fair_order import CallPriority
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
-from farrank_rankers.depth.rounds import why_not_adaptive
+from farrank_rankers.adaptive import why_not_adaptive
 from farrank_rankers.errors import ReadingStopped
 from farrank_runtimes.runtime import forget_locals
 from farrank_server.config.schema import ServerConfig

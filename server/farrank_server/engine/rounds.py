@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from farrank_indexes.stored_documents import Cut, Spans
-from farrank_rankers.depth.rounds import MEAN_CHUNKS, Rounds, most_chunks
-from farrank_rankers.depth.selection import TermCounts, best_first, bm25, count_terms
+from farrank_rankers.adaptive import most_chunks
+from farrank_rankers.depth.rounds import SHARED_OUT, Rounds, doubling
+from farrank_rankers.depth.selection import TermCounts, best_first, bm25, count_terms, with_prior
 from farrank_rankers.features import Features
 from farrank_rankers.reader import ChunkFramer
 from farrank_rankers.tokens import Chunk
@@ -55,7 +56,6 @@ class CallRounds:
         self._number = self._tokens = self._scored = 0
         # The last state of each document that may be read on, with its features.
         self._kept: dict[int, PendingDocument] = {}
-        self.carried: Sequence[PendingDocument] = ()
 
     def add(self, framer: ChunkFramer, index: int, chunks: Sequence[Chunk], cut: Cut) -> None:
         """Add a document that was read. Any thread may."""
@@ -70,28 +70,38 @@ class CallRounds:
     def rank(self) -> Generator[None, None, None]:
         """Rank the chunks of all documents, and plan the rounds."""
         call, depth, documents = self.call, self.call.depth, self._documents
+        plan = call.ranker.spec.depth
         documents.sort(key=lambda each: each.index)
         began_ns = time.thread_time_ns()
-        scores = bm25([each.terms for each in documents])
+        scores = with_prior(bm25([each.terms for each in documents]), plan.prior)
         self.selection_ns = time.thread_time_ns() - began_ns + sum(each.selection_ns for each in documents)
         yield
         first = documents[0].chunks[0]
         framing = self._framer.inputs([first])[0].tokens - len(first)
         most = most_chunks(call.ranker.spec, call.call.max_chunks)
         orders = [best_first(each)[:most] for each in scores]
+        # Budgets replace the plan's rounds: each of theirs reads all documents, so that scores compare.
         if depth.tokens is None and depth.milliseconds is None:
             costs = [np.ones(len(order), dtype=np.int64) for order in orders]
-            budget = (depth.chunks or MEAN_CHUNKS) * len(documents)
+            rounds, budget = plan.rounds, float("inf")
+            if call.call.comparable_scores:
+                rounds = tuple(each for each in rounds if each.share == 1)
+            if depth.chunks is not None:
+                rounds, budget = SHARED_OUT, depth.chunks * len(documents)
             self._unit, self._per_chunk = framing + call.ranker.spec.chunking.window, 1.0
         else:
             costs = [
                 framing + each.terms.lengths[order].astype(np.int64)
                 for each, order in zip(documents, orders, strict=True)
             ]
-            time_s = max(0.0, reading_ends_s(call) - time.monotonic())
-            budget = float(depth.tokens or time_s * call.ranker.tokens_per_s())
+            if depth.tokens is not None:
+                rounds, budget = SHARED_OUT, float(depth.tokens)
+            else:
+                time_s = max(0.0, reading_ends_s(call) - time.monotonic())
+                budget = time_s * call.ranker.tokens_per_s()
+                rounds = doubling(plan.rounds[0].chunks, max(map(len, orders)))
             self._unit, self._per_chunk = 1, float(np.concatenate(costs).mean())
-        self._plan = Rounds(orders, costs, budget, call.call.comparable_scores)
+        self._plan = Rounds(orders, costs, rounds, budget)
         self._readable = [len(order) for order in orders]
         best = np.array([each.max() for each in scores])
         self._ranking: Sequence[int] = best_first(best).tolist()
@@ -99,8 +109,7 @@ class CallRounds:
     def next(self) -> tuple[list[QueuedInput], list[PendingDocument]]:
         """End a round and begin the next: its inputs and documents, none if there is no other.
 
-        The call's `ranking` is then that of the round that has ended, and `carried` has the documents that
-        this round does not read on, but a later one may.
+        The call's `ranking` is then that of the round that has ended.
         """
         call = self.call
         if self._number:
@@ -121,11 +130,7 @@ class CallRounds:
             document, its_inputs = self._read_on(self._documents[index], numbers.tolist())
             pending.append(document)
             inputs += its_inputs
-        self.carried = ()
-        if not self._plan.is_last:
-            chosen = set(step.chosen)
-            self.carried = [each for n, each in self._kept.items() if n in chosen and n not in step.reads]
-        self._kept = {each.index: each for each in (*self.carried, *pending) if each.is_kept}
+        self._kept = {each.index: each for each in pending if each.is_kept}
         tokens = sum(each.tokens for each in inputs)
         call.tally.tokens += tokens
         self._tokens += tokens

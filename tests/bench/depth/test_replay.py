@@ -1,4 +1,4 @@
-"""Selectors, rounds and measures on small arrays whose results are known."""
+"""Selectors, scores and measures on small arrays whose results are known."""
 
 from collections.abc import Callable
 from itertools import permutations
@@ -9,12 +9,7 @@ import pytest
 
 from farrank_bench.depth.replay import (
     BINS,
-    Floats,
-    Mask,
-    Round,
     attended_score,
-    best_documents,
-    best_unread,
     bins,
     gains_by_place,
     interval,
@@ -23,10 +18,11 @@ from farrank_bench.depth.replay import (
     min_max,
     ndcg_at_10,
     of_chunks,
-    read_in_rounds,
     reciprocal_rank,
-    reordered,
 )
+from farrank_rankers.depth.plan import Round
+from farrank_rankers.depth.replay import Mask, read_in_rounds
+from farrank_rankers.depth.selection import Floats
 from farrank_trec import rank
 from farrank_trec.measures import evaluate, parse_measures
 
@@ -61,53 +57,6 @@ def test_the_prior_prefers_places_that_decide_more_often_than_chance() -> None:
     assert prior[0] == pytest.approx(np.log(4 / (4 / 7 + 1)))
     assert prior[1] < 0
     assert prior[3] == 0
-
-
-def test_the_best_unread_chunks_are_read_first() -> None:
-    selector = array([0.1, 0.9, 0.5], [0.3, 0.3, 7.0])
-    unread = np.array([[True, True, True], [True, True, False]])
-    assert best_unread(selector, unread, 2).tolist() == [[False, True, True], [True, True, False]]
-    assert best_unread(selector, unread, 1).tolist() == [[False, True, False], [True, False, False]]
-    assert best_unread(selector, unread, 9).tolist() == unread.tolist()
-
-
-@pytest.mark.parametrize(("share", "kept"), [(1.0, [0, 1, 2]), (0.5, [1, 2]), (0.2, [2]), (0.01, [2])])
-def test_at_least_one_document_is_read_further(share: float, kept: list[int]) -> None:
-    assert np.flatnonzero(best_documents(array(1.0, 2.0, 3.0), share)).tolist() == kept
-
-
-def test_documents_that_were_read_further_stay_above_the_others() -> None:
-    keys = reordered(array(5.0, 9.0, 8.0), np.array([False, True, True]), array(99.0, -3.0, -2.0))
-    assert np.argsort(-keys).tolist() == [2, 1, 0]
-    tied = reordered(array(5.0, 5.0, 8.0), np.array([False, False, True]), array(0.0, 0.0, 1.0))
-    assert tied[0] == tied[1] < tied[2]
-
-
-def test_rounds_read_more_of_the_best() -> None:
-    scores = array([[1.0], [2.0], [0.0]], [[5.0], [0.0], [0.0]], [[3.0], [8.0], [0.0]], [[4.0], [0.0], [0.0]])
-    mask = np.ones((4, 3), dtype=bool)
-    mask[3, 1:] = False
-    selector = np.broadcast_to(-np.arange(3.0), (4, 3))
-    seen: list[Mask] = []
-
-    def score(read: Mask) -> Floats:
-        seen.append(read.copy())
-        return max_score(scores, read)
-
-    keys, read = read_in_rounds(selector, mask, (Round(1.0, 1), Round(0.75, 1), Round(0.25, 1)), score)
-    assert seen[0].sum(axis=1).tolist() == [1, 1, 1, 1]
-    # The first chunks order 1, 3, 2, 0: document 0 is read no further, and 3 has no second chunk.
-    assert seen[1].sum(axis=1).tolist() == [1, 2, 2, 1]
-    # The second chunk of document 2 has the highest score of all.
-    assert read.sum(axis=1).tolist() == [1, 2, 3, 1]
-    assert np.argsort(-keys).tolist() == [2, 1, 3, 0]
-
-
-def test_without_a_round_the_selector_orders_documents_and_nothing_is_read() -> None:
-    mask = np.array([[True, True], [True, False]])
-    keys, read = read_in_rounds(array([0.1, 0.4], [0.3, 9.0]), mask, (), lambda _: np.zeros(2))
-    assert keys.tolist() == [0.4, 0.3]
-    assert not read.any()
 
 
 @pytest.mark.parametrize(("combine", "numbers"), [(max_score, 1), (attended_score, 2)])

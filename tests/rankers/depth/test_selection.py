@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_rankers.depth.selection import best_first, bm25, count_terms
+from farrank_rankers.depth.selection import best_first, bm25, count_terms, with_prior
 
 
 def ints(values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
@@ -47,3 +47,15 @@ def test_a_rare_word_weighs_more_than_a_common_one() -> None:
     chunks = [[common, other], [rare, other], [common, other], [other, other]]
     (scores,) = bm25([count_terms(ints([common, rare]), [ints(chunk) for chunk in chunks])])
     assert best_first(scores).tolist() == [1, 0, 2, 3]
+
+
+def test_the_prior_raises_early_chunks_against_the_best_score_of_all() -> None:
+    scores = [np.array([1.0, 3.0, 2.0]), np.array([0.0, 4.0])]
+    first, second = with_prior(scores, 0.5)
+    assert first == pytest.approx([0.25 + 0.5, 0.75 + 0.25, 0.5 + 0.5 / 3])
+    assert second == pytest.approx([0.5, 1.25])
+    for prior, best in ((0.0, [1, 2, 0]), (0.5, [1, 0, 2]), (9.0, [0, 1, 2])):
+        assert best_first(with_prior(scores, prior)[0]).tolist() == best
+    # Without a word of the query the first chunks are read.
+    assert with_prior([np.zeros(3)], 0.5)[0].tolist() == [0.5, 0.25, 0.5 / 3]
+    assert best_first(with_prior([np.zeros(3)], 0.0)[0]).tolist() == [0, 1, 2]

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from farrank_calls.errors import DeadlineExceeded, InvalidArgument
+from farrank_rankers.depth.plan import DepthPlan, Round
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.tokenizer import finished
 from farrank_rankers.tokens import EncoderInput
@@ -27,9 +28,22 @@ from farrank_server.engine.loaded.loading import check_rankers, load_rankers
 from farrank_server.engine.rounds import CallRounds
 from farrank_server.metrics import Metrics
 from farrank_settings.errors import ConfigError
-from support.engine_bench import POISON, POISON_ID, QUERY, TEXTS, Bench, Faulty, OpenBench, scores, until
+from support.engine_bench import (
+    POISON,
+    POISON_ID,
+    QUERY,
+    TEXTS,
+    Before,
+    Bench,
+    Faulty,
+    OpenBench,
+    scores,
+    until,
+)
 
 ADAPTIVE = DepthConfig("adaptive")
+# The plan of the rankers here, unless a test says otherwise.
+THREE = DepthPlan((Round(1.0, 2), Round(0.5, 2), Round(0.2, 4)))
 EVERYTHING = DepthConfig("adaptive", chunks=10_000)
 FILLER = "a ship sails over the sea towards the harbour and bread is baked from flour "
 NEEDLE = "the river rises here "
@@ -64,6 +78,31 @@ class InRound:
             assert self.released.wait(120)
 
 
+def give(bench: Bench[Faulty], plan: DepthPlan) -> None:
+    """Give a plan to all rankers that are no ensemble."""
+    for each in bench.engine.loaded.values():
+        (first, *_) = each.members
+        first.spec = replace(first.spec, depth=plan)
+
+
+@pytest.fixture
+def open_bench(open_bench: OpenBench) -> OpenBench:
+    @asynccontextmanager
+    async def opened(
+        before: Before = lambda inputs: None, plan: DepthPlan = THREE
+    ) -> AsyncIterator[Bench[Faulty]]:
+        async with open_bench(before) as bench:
+            give(bench, plan)
+            yield bench
+
+    def entered(
+        before: Before = lambda inputs: None, plan: DepthPlan = THREE
+    ) -> AbstractAsyncContextManager[Bench[Faulty]]:
+        return opened(before, plan)
+
+    return entered
+
+
 @asynccontextmanager
 async def opened(folders: dict[str, Path], **rankers: RankerConfig) -> AsyncIterator[Bench[Faulty]]:
     """Open an engine with rankers of these configurations, by family."""
@@ -74,7 +113,9 @@ async def opened(folders: dict[str, Path], **rankers: RankerConfig) -> AsyncIter
     cache, metrics = DocumentCache(0), Metrics()
     engine = Engine(config, load_rankers(config, cache), DeviceThread(), cache, metrics)
     try:
-        yield Bench(engine, {}, metrics)
+        bench: Bench[Faulty] = Bench(engine, {}, metrics)
+        give(bench, THREE)
+        yield bench
     finally:
         engine.close()
 
@@ -117,7 +158,7 @@ async def test_scores_are_those_of_just_the_chunks_that_were_read(
         assert document.score == pytest.approx(float(alone.scores[0]), abs=1e-3)
         assert document.chunk_scores == pytest.approx(alone.chunk_scores[0].tolist(), abs=1e-3)
     chunks_read = sum(len(document.spans) for document in result.documents)
-    assert len(LONG) <= chunks_read <= 3.8 * len(LONG)
+    assert len(LONG) <= chunks_read <= THREE.most_chunks(len(LONG))
     # No chunk is encoded twice.
     assert result.tally.pairs == result.tally.chunks == chunks_read
     assert not result.ended_early
@@ -175,6 +216,37 @@ async def test_no_budget_is_exceeded(open_bench: OpenBench, depth: DepthConfig) 
     assert min(len(document.spans) for document in result.documents) >= 1
 
 
+async def test_without_a_plan_of_its_own_a_ranker_reads_two_chunks_of_all_documents(
+    open_bench: OpenBench,
+) -> None:
+    async with open_bench(plan=DepthPlan()) as bench:
+        result = await bench.rerank((*TEXTS[:3], *LONG), depth=ADAPTIVE)
+    assert [len(document.spans) for document in result.documents] == [1, 1, 1] + [2] * len(LONG)
+    assert {document.round for document in result.documents} == {result.rounds} == {1}
+
+
+async def test_a_budget_in_chunks_replaces_the_plan_and_all_scores_compare(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        result = await bench.rerank(LONG, depth=DepthConfig("adaptive", chunks=4))
+    assert {len(document.spans) for document in result.documents} == {4}
+    assert {document.round for document in result.documents} == {result.rounds} == {1}
+
+
+async def test_a_time_budget_that_is_not_enough_for_a_round_does_not_begin_it(open_bench: OpenBench) -> None:
+    async with open_bench() as bench:
+        # 20 chunks of 160 tokens are 3,200; after the second round the budget has no room for 6,400 more.
+        bench.engine.loaded["maxp"].speeds.encoding.replace(400.0)
+        result = await bench.rerank(LONG, depth=DepthConfig("adaptive", milliseconds=20_000))
+    assert (result.rounds, result.ended_early) == (2, False)
+    assert {len(document.spans) for document in result.documents} == {4}
+
+
+async def test_the_prior_of_the_plan_prefers_the_first_chunks(open_bench: OpenBench) -> None:
+    async with open_bench(plan=DepthPlan(prior=100.0)) as bench:
+        result = await bench.rerank(LONG, depth=ADAPTIVE)
+    assert [document.numbers for document in result.documents] == [[0, 1]] * len(LONG)
+
+
 async def test_max_chunks_bounds_what_is_read_of_each_document(open_bench: OpenBench) -> None:
     async with open_bench() as bench:
         result = await bench.rerank(LONG, depth=EVERYTHING, max_chunks=3)
@@ -223,7 +295,9 @@ async def test_a_time_budget_ends_the_call_after_its_first_round_at_the_earliest
         assert at_once.rounds == 1
         assert {len(document.spans) for document in at_once.documents} == {1}
         whole = await bench.rerank(LONG, depth=DepthConfig("adaptive", milliseconds=3_600_000))
-        assert (whole.rounds, whole.ended_early) == (1, False)
+        # 2 chunks of each, 2 more, 4 more, and so on to the 57 of the longest document.
+        assert (whole.rounds, whole.ended_early) == (6, False)
+        assert {each.round for each in whole.documents} == {6}
         assert all(len(each.spans) == each.chunks_scored for each in whole.documents)
 
 
@@ -231,8 +305,8 @@ async def test_a_time_budget_ends_the_call_in_its_second_round(open_bench: OpenB
     hold = InRound(2)
     async with open_bench(hold) as bench:
         hold.bench = bench
-        # As slow as a real device: the budget is not enough for everything.
-        bench.engine.loaded["maxp"].speeds.encoding.replace(2000.0)
+        # As slow as a real device: the budget is enough for two rounds.
+        bench.engine.loaded["maxp"].speeds.encoding.replace(4000.0)
         result = await bench.rerank(LONG, depth=DepthConfig("adaptive", milliseconds=3000))
         assert (result.rounds, result.ended_early) == (1, True)
         hold.released.set()
@@ -328,8 +402,8 @@ async def test_features_without_room_are_encoded_again(
         monkeypatch.setattr(work_queue, "MAX_ROUND_BYTES", 0)
         found = await bench.rerank(LONG, depth=ADAPTIVE)
         same(found, wanted)
-        # 2 of each of ten, 4 of each of five, 8 of each of two.
-        assert (wanted.tally.pairs, found.tally.pairs) == (38, 56)
+        # 2 of each of ten, 4 of each of five, 8 and 6 of two: the shortest has no more.
+        assert (wanted.tally.pairs, found.tally.pairs) == (36, 54)
         await until(lambda: is_empty(bench))
 
 

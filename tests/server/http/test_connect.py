@@ -35,8 +35,8 @@ async def test_adaptive_depth_is_asked_for_in_json(shared_endpoint: Opened) -> N
     request = {"query": "river", "documents": documents, "options": options}
     status, answer = await shared_endpoint.post(RERANK, request)
     assert status == 200
-    assert 5 <= sum(each["chunksRead"] for each in answer["results"]) <= 10
-    assert answer["usage"]["rounds"] == max(each["round"] for each in answer["results"]) > 1
+    assert {each["chunksRead"] for each in answer["results"]} == {2}
+    assert {each["round"] for each in answer["results"]} == {answer["usage"]["rounds"]} == {1}
     options["depth"] = {"mode": "DEPTH_MODE_ADAPTIVE", "chunks": 0}
     status, refused = await shared_endpoint.post(RERANK, request)
     assert (status, refused["message"]) == (

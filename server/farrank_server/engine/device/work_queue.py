@@ -211,9 +211,7 @@ class WorkQueue:
         inputs, documents = rounds.next()
         # Documents that are read no further let go of their features.
         self._let_go(call)
-        self.count_kept(call, sum(each.kept_bytes for each in (*documents, *rounds.carried)))
-        for carried in rounds.carried:
-            self.keep_for_rounds(carried)
+        self.count_kept(call, sum(each.kept_bytes for each in documents))
         call.unscored.update(each.index for each in documents)
         self._add(call, time.monotonic(), inputs)
         return bool(inputs)

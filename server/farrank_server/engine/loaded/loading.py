@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from farrank_rankers.depth.rounds import why_not_adaptive
+from farrank_rankers.adaptive import why_not_adaptive
 from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import AttentionAbsent, RankerError
 from farrank_rankers.exports.published_files import named_published

@@ -6,7 +6,6 @@ from statistics import fmean
 
 from farrank_rankers.calibration import Calibration
 from farrank_rankers.chunking import WHOLE_DOCUMENT
-from farrank_rankers.depth.rounds import MEAN_CHUNKS
 from farrank_rankers.ensemble import ensemble_version
 from farrank_rankers.exports.manifest import ExportParity
 from farrank_rankers.family import EvidenceKind
@@ -120,8 +119,10 @@ class LoadedRanker:
         least, _ = self._positions(query, lengths, max_chunks, most_tokens, MIN_DENSITY)
         if depth.is_adaptive:
             longest = self.reader.max_input_tokens
-            budget: float = (depth.chunks or MEAN_CHUNKS) * len(lengths) * longest
-            if depth.tokens is not None:
+            budget: float = self.spec.depth.most_chunks(len(lengths)) * longest
+            if depth.chunks is not None:
+                budget = depth.chunks * len(lengths) * longest
+            elif depth.tokens is not None:
                 budget = depth.tokens
             elif depth.milliseconds is not None:
                 budget = depth.milliseconds / 1000 * self.tokens_per_s()

@@ -1,15 +1,18 @@
 """The option `depth` in every dialect, and scores that compare however a ranker is read."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from farrank_rankers.depth.plan import DepthPlan, Round
 from support.http_endpoint import METHODS, Opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TEXTS = [f"{n} bread is baked from flour " * (100 + 20 * n) + "the river rises " * n for n in range(10)]
+THREE = DepthPlan((Round(1.0, 2), Round(0.5, 2), Round(0.2, 4)))
 Shape = tuple[str, Callable[[Any], dict[str, Any]], Callable[[Any], Any], str]
 
 
@@ -58,8 +61,11 @@ def scores(answer: Any) -> dict[int, float]:
 
 @pytest.mark.parametrize("name", SHAPES)
 async def test_a_client_that_sorts_by_score_is_right_whatever_the_plan(
-    shared_endpoint: Opened, name: str
+    shared_endpoint: Opened, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for lane in shared_endpoint.bench.engine.loaded.values():
+        spec = lane.members[0].spec
+        monkeypatch.setattr(lane.members[0], "spec", replace(spec, depth=THREE))
     in_rounds = await native(shared_endpoint, {"mode": "DEPTH_MODE_ADAPTIVE"})
     assert in_rounds["usage"]["rounds"] == 3
     assert {each["round"] for each in in_rounds["results"]} == {1, 2, 3}
