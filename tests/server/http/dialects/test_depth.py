@@ -78,6 +78,10 @@ async def test_a_client_that_sorts_by_score_is_right_whatever_the_plan(
     assert list(scores(compared)) == sorted(found, key=lambda index: -found[index])
     assert (compared["usage"]["rounds"], headers["X-Farrank-Rounds"]) == (1, "1")
     assert {each["round"] for each in compared["results"]} == {1}
+    # A time budget's rounds have all documents: with enough time all chunks are read.
+    found, *_ = await asked(shared_endpoint, SHAPES[name], {"mode": "adaptive", "milliseconds": 600_000})
+    whole = await native(shared_endpoint, {"mode": "DEPTH_MODE_ADAPTIVE", "chunks": 10_000})
+    assert found == pytest.approx(scores(whole), abs=1e-6)
 
 
 DEPTHS: list[tuple[Any, dict[str, Any]]] = [
