@@ -15,6 +15,7 @@ from farrank_bench.report import Command, Heading, Row
 from farrank_bench.served import resident_mib, serving, watched_memory
 from farrank_client import Client
 from farrank_loadtest.workloads import Call
+from farrank_rankers.chunking import PAPERS_DOCUMENT_TOKENS
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.model_files import EMBEDDED, locate
 from farrank_rankers.files.save import save_ranker
@@ -67,15 +68,17 @@ def main() -> int:
 
 def measure(family: str, backbone: Path, call: Call, folder: Path, precision: str) -> list[Row]:
     """Serve an untrained ranker of the family and call it once."""
-    save_ranker(new_ranker(family, backbone, pretrained=False), folder)
+    save_ranker(
+        new_ranker(family, backbone, pretrained=False, max_document_tokens=PAPERS_DOCUMENT_TOKENS), folder
+    )
     settings = {"cache_bytes": 0, "limits.max_queued_tokens": 10_000_000}
     served = serving(folder, "--precision", precision, **settings)
     with served as server, Client(server.address) as client:
         shutil.rmtree(folder)
-        client.rerank(call.query, call.texts[:WARM_UP_DOCUMENTS], timeout_s=TIMEOUT_S)
+        client.rerank(call.query, call.texts[:WARM_UP_DOCUMENTS], depth="all", timeout_s=TIMEOUT_S)
         before_mib = resident_mib(server.process.pid)
         with watched_memory(server.process.pid, every_s=0.05) as samples:
-            ranking = client.rerank(call.query, call.texts, timeout_s=TIMEOUT_S)
+            ranking = client.rerank(call.query, call.texts, depth="all", timeout_s=TIMEOUT_S)
     encoder_s, aggregator_s = ranking.timings.inference_ns / 1e9, ranking.timings.aggregation_ns / 1e9
     chunks, beyond_mib = ranking.usage.chunks // len(call.texts), max(samples) - before_mib
     share = aggregator_s / encoder_s

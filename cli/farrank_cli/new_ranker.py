@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TOKENS = {
     "window": "document tokens of a chunk",
     "stride": "document tokens from one chunk's start to the next",
-    "max_document_tokens": "maximum document tokens to read",
+    "max_document_tokens": "maximum document tokens to read (whole documents)",
     "max_query_tokens": "maximum query tokens to read",
     "pad_query_to": "query tokens to pad to, so that the document's positions do not move",
 }
@@ -33,6 +33,8 @@ def add_new_ranker_flags(add: partial[None], *, required: bool = True) -> None:
     add("--aggregator-backbone SOURCE", meaning)
     add("--interaction-backbone SOURCE", "the same for late interaction's transformer")
     add("--random-weights", "do not use the backbone's weights, either")
+    meaning = "the papers' limits: documents of 1,431 tokens, queries of 32, padded to 32 in a pair"
+    add("--papers", meaning)
     add("--download", "fetch files from the hub that are not in its cache")
 
 
@@ -42,7 +44,10 @@ def make_new_ranker(args: argparse.Namespace, seed: int) -> "Ranker":
     Raises: RankerError if the parts do not fit; CommandError if an option is not NAME=VALUE.
     """
     from farrank_rankers.files.untrained import new_ranker
+    from farrank_rankers.papers import papers_limits
 
+    limits: dict[str, Any] = dict(papers_limits(args.family)) if args.papers else {}
+    limits |= {name: given for name in TOKENS if (given := getattr(args, name)) is not None}
     return new_ranker(
         args.family,
         args.backbone,
@@ -52,7 +57,7 @@ def make_new_ranker(args: argparse.Namespace, seed: int) -> "Ranker":
         aggregator_backbone=args.aggregator_backbone,
         interaction_backbone=args.interaction_backbone,
         download=args.download,
-        **{name: getattr(args, name) for name in TOKENS},
+        **limits,
     )
 
 

@@ -15,6 +15,7 @@ from farrank_experiments.contenders import Contender
 from farrank_experiments.plan import ExperimentPlan
 from farrank_experiments.questions import BIASED, FAR, NATURAL
 from farrank_experiments.settings import digest_of
+from farrank_rankers.chunking import WHOLE_DOCUMENT, adjusted
 from farrank_rankers.files.difference import save_difference
 from farrank_rankers.files.model_files import SPEC_FILE, locate
 from farrank_rankers.files.open import open_ranker
@@ -45,7 +46,11 @@ def keep_rankers(plan: ExperimentPlan, out: Path) -> Iterator[Path]:
         flags = ["--encoder", settings.encoder, *flags]
     for contender in plan.contenders:
         ranker, folder = plan.frozen_ranker(contender, FAR, SEED), out / contender.name
-        ranker.reader.spec = replace(ranker.spec, backbone=name)
+        whole = adjusted(ranker.spec.chunking, max_document_tokens=WHOLE_DOCUMENT)
+        options = ranker.spec.options
+        if (placed := ranker.spec.most_chunks()) is not None:
+            options = replace(options, trained_chunks=placed)  # type: ignore[call-arg]
+        ranker.reader.spec = replace(ranker.spec, backbone=name, chunking=whole, options=options)
         save_difference(ranker, folder, base)
         reached = _reached(plan, contender, folder)
         provenance = {

@@ -31,7 +31,7 @@ from farrank_indexes.parts import (
     why_too_short,
 )
 from farrank_indexes.stored_documents import Cut, EncodedDocument
-from farrank_rankers.chunking import Chunking
+from farrank_rankers.chunking import Chunking, readable_tokens
 from farrank_rankers.features import Features
 
 FOLDER = "encodings"
@@ -203,7 +203,7 @@ class EncodingsStore:
         """Explain why a ranker of this version cannot read the store. Empty if it can."""
         if self.manifest["version"] != encodings_version:
             return "they were encoded by another ranker or with other windows"
-        read = chunking.max_document_tokens
+        read = readable_tokens(chunking)
         if read < min(int(self.manifest["max_document_tokens"]), chunking.window):
             return f"max_document_tokens is {read:,}, less than one of their windows of {chunking.window:,}"
         return why_too_short(self.manifest, read)

@@ -84,4 +84,4 @@ class IndexStores:
 
 
 def _why_not(store: TokenStore, reader: Reader) -> str:
-    return store.why_not(reader.tokenizer, reader.spec.chunking.max_document_tokens, reader.document_spaces)
+    return store.why_not(reader.tokenizer, reader.spec.readable_tokens(), reader.document_spaces)

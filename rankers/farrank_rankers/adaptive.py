@@ -1,19 +1,6 @@
-"""Which rankers can read with adaptive depth, and how many chunks of a document at most."""
+"""Which rankers can read with adaptive depth."""
 
-from farrank_rankers.chunking import chunk_count
-from farrank_rankers.family import family_named
 from farrank_rankers.spec import RankerSpec
-
-
-def most_chunks(spec: RankerSpec, max_chunks: int | None) -> int | None:
-    """Bound the chunks of one document that a ranker scores together; None if nothing does.
-
-    A transformer over chunks has positions only for as many as the ranker reads without adaptive depth.
-    """
-    if not family_named(spec.family).places_chunks:
-        return max_chunks
-    placed = chunk_count(spec.chunking, spec.chunking.max_document_tokens)
-    return placed if max_chunks is None else min(placed, max_chunks)
 
 
 def why_not_adaptive(spec: RankerSpec, *others: RankerSpec) -> str | None:

@@ -27,7 +27,8 @@ class Chunking:
         """Refuse values that would lose tokens or never end."""
         read_value(ChunkingKind, self.kind, "chunking.kind", SpecError)
         for name in ("window", "stride", "max_document_tokens"):
-            check_count(f"chunking.{name}", getattr(self, name), at_least=1)
+            at_most = WHOLE_DOCUMENT if name == "max_document_tokens" else None
+            check_count(f"chunking.{name}", getattr(self, name), at_least=1, at_most=at_most)
         if self.stride > self.window:
             raise SpecError(
                 f"chunking.stride is {self.stride}; it must be at most the window of {self.window}, "
@@ -82,22 +83,22 @@ def chunk_limit(chunking: Chunking, max_chunks: int | None) -> int | None:
     return 1 if chunking.kind == "first" else max_chunks
 
 
-# More tokens than a document of 16 MiB has, which is the largest that a server accepts by default. It bounds
-# the cost of one document of an index.
+# The `max_document_tokens` of a ranker without a limit: more tokens than a document of 16 MiB has, which is
+# the largest that a server accepts by default.
 WHOLE_DOCUMENT = 2**24
 
-# The paper's limits: three chunks of 512 - 32 - 3 tokens a document, or the windows of 150 tokens, 100 apart,
-# of FlexNeuART (Dai & Callan have 150 words, 75 apart). Sentence encoders were trained on at most about 256
-# tokens. They read documents whole, because their chunks do not depend on the query and their vectors can be
-# stored. Language models that answer were trained on up to 8,192 tokens, and read their prompt for every
-# chunk.
+# The papers' limit: three chunks of 512 - 32 - 3 tokens a document.
+PAPERS_DOCUMENT_TOKENS = 1431
+
+# The windows of 150 tokens, 100 apart, are those of FlexNeuART (Dai & Callan have 150 words, 75 apart).
+# Sentence encoders were trained on at most about 256 tokens.
 _USUAL: Mapping[ReadAs, Chunking] = {
-    "pair": Chunking("sliding", window=150, stride=100, max_document_tokens=1431),
+    "pair": Chunking("sliding", window=150, stride=100, max_document_tokens=WHOLE_DOCUMENT),
     "dual": Chunking("sliding", window=200, stride=150, max_document_tokens=WHOLE_DOCUMENT),
-    "prompt": Chunking("sliding", window=512, stride=384, max_document_tokens=8192),
+    "prompt": Chunking("sliding", window=512, stride=384, max_document_tokens=WHOLE_DOCUMENT),
 }
 _WHOLE_WINDOW: Mapping[ReadAs, int] = {"pair": 477, "dual": 200, "prompt": 512}
-# The largest window if neither the backbone nor a limit bounds it.
+# The only window of a ranker that reads documents at once, if the backbone does not bound it.
 _LONGEST_WINDOW = 4096
 
 MAX_QUERY_TOKENS: Mapping[ReadAs, int] = {"pair": 32, "dual": 128, "prompt": 512}
@@ -108,17 +109,15 @@ def default_chunking(
 ) -> Chunking:
     """Choose windows of at most `room` tokens, which the backbone has left besides query and special tokens.
 
-    With `whole`, a window holds all tokens that are read of a document. A backbone without room gets windows
-    of one token; its reader then refuses them, with the calculation in the message.
+    With `whole`, the window is as long as the room. A backbone without room gets windows of one token; its
+    reader then refuses them, with the calculation in the message.
     """
     usual = _USUAL[read_as]
     if kind != "sliding":
         window = _WHOLE_WINDOW[read_as]
         usual = Chunking(kind, window, window, usual.max_document_tokens)
     if whole:
-        longest = usual.max_document_tokens
-        longest = longest if longest < WHOLE_DOCUMENT else _LONGEST_WINDOW
-        usual = adjusted(usual, window=longest, max_document_tokens=longest)
+        return adjusted(usual, window=_LONGEST_WINDOW if room is None else max(1, room))
     return usual if room is None or room >= usual.window else adjusted(usual, window=max(1, room))
 
 

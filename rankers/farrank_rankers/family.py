@@ -90,6 +90,24 @@ class Options:
         for name, hint in ((each.name, hints[each.name]) for each in fields(self)):
             read_value(hint, getattr(self, name), name, SpecError)
 
+    def chunk_positions(self, query_tokens: int) -> int | None:
+        """Count the chunks for which the aggregator has trained positions; None if it needs none.
+
+        `query_tokens` is the longest query.
+        """
+        return None
+
+
+# The option of aggregators with positions for chunks: the number of chunks that they were trained for; None
+# means as many as they have positions.
+_TRAINED_CHUNKS = frozenset({"trained_chunks"})
+
+
+def _chunk_positions(positions: int, trained_chunks: int | None, use_separators: bool, parts: int = 1) -> int:
+    """Count the chunks that a transformer over several parts reads besides its learned vectors."""
+    room = positions - (2 + parts if use_separators else 1)
+    return room if trained_chunks is None else min(room, trained_chunks)
+
 
 @dataclass(frozen=True, slots=True)
 class VectorOptions(Options):
@@ -113,26 +131,48 @@ class ParadeRandOptions(VectorOptions):
     [SEP] around texts.
     """
 
+    UNSAID = _TRAINED_CHUNKS
+
     layers: int = 2
     heads: int | None = None
     positions: int = 512
     use_separators: bool = True
+    trained_chunks: int | None = None
+
+    def chunk_positions(self, query_tokens: int) -> int:
+        """Count the chunks that its transformer reads at most."""
+        return _chunk_positions(self.positions, self.trained_chunks, self.use_separators)
 
 
 @dataclass(frozen=True, slots=True)
 class ParadePretrOptions(VectorOptions):
     """The aggregator transformer of PARADE Transf-PRETR, of its checkpoint's size."""
 
+    UNSAID = _TRAINED_CHUNKS
+
     transformer: TransformerShape = MINILM_L6
     use_separators: bool = True
+    trained_chunks: int | None = None
+
+    def chunk_positions(self, query_tokens: int) -> int:
+        """Count the chunks that its transformer reads at most."""
+        return _chunk_positions(self.transformer.positions, self.trained_chunks, self.use_separators)
 
 
 @dataclass(frozen=True, slots=True)
 class ParadeQueryOptions(Options):
     """The aggregator transformer of PARADE Transf-PRETR-Q, of its checkpoint's size."""
 
+    UNSAID = _TRAINED_CHUNKS
+
     transformer: TransformerShape = MINILM_L6
     use_separators: bool = True
+    trained_chunks: int | None = None
+
+    def chunk_positions(self, query_tokens: int) -> int:
+        """Count the chunks that its transformer reads at most beside the longest query."""
+        positions = self.transformer.positions - query_tokens
+        return _chunk_positions(positions, self.trained_chunks, self.use_separators, parts=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +183,16 @@ class LateInteractionOptions(Options):
     chunks.
     """
 
+    UNSAID = _TRAINED_CHUNKS
+
     interaction: TransformerShape = MINILM_L2
     transformer: TransformerShape = MINILM_L6
     use_separators: bool = True
+    trained_chunks: int | None = None
+
+    def chunk_positions(self, query_tokens: int) -> int:
+        """Count the chunks that the transformer over chunks reads at most."""
+        return _chunk_positions(self.transformer.positions, self.trained_chunks, self.use_separators)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,16 +298,15 @@ class Family:
     `farrank_rankers.families`. The classes are subclasses of `encoder.Encoder` and `aggregate.Aggregator`,
     built as `cls(spec, config)` with the backbone's parsed config.json, and imported only then: see
     `families.classes`.
-    `whole`: the default window is the maximum length of documents.
+    `whole`: the only window of a document is as long as the backbone allows.
     `framed_as_pairs` is for a dual plan derived from pairs: each text is framed as the second of a pair whose
     first is empty ("[CLS] [SEP] text [SEP]"), and has a pair's default limits.
     `classifier`: the backbone is a published cross-encoder, with its head and a pair's frame.
     `prompted`: a template surrounds the texts (see `YesNoOptions`), not special tokens.
     `aggregation` computes a document's score from chunk scores; a ranker of another family with chunk scores
     can be opened with it by this family's name ("maxp" over a cross-encoder's logits).
-    `places_chunks`: the aggregator has a table of positions for chunks. `compares_tokens`: it compares the
-    query's tokens with those of all chunks. `rounding` is the largest change of a score in fp32 from another
-    order of additions, which depends on batching.
+    `compares_tokens`: the aggregator compares the query's tokens with those of all chunks. `rounding` is the
+    largest change of a score in fp32 from another order of additions, which depends on batching.
     """
 
     plan: Plan
@@ -273,7 +319,6 @@ class Family:
     classifier: bool = False
     prompted: bool = False
     aggregation: Aggregation | None = None
-    places_chunks: bool = False
     compares_tokens: bool = False
     rounding: float = 1e-5
 
@@ -287,7 +332,7 @@ class Family:
 
 _VECTORS, _STATES = ".passages:VectorEncoder", ".cedr:HiddenStatesEncoder"
 _INTERACTION = partial(Family, "pair", "disjoint", Options, compares_tokens=True)
-_TRANSFORMER = partial(Family, "pair", "sliding", places_chunks=True)
+_TRANSFORMER = partial(Family, "pair", "sliding")
 
 FAMILIES: Mapping[str, Family] = {
     "firstp": Family("pair", "first", VectorOptions, _VECTORS, ".passages:FirstP", aggregation="first"),
@@ -319,7 +364,6 @@ FAMILIES: Mapping[str, Family] = {
         ".late_interaction:TokenEncoder",
         ".late_interaction:LateInteraction",
         framed_as_pairs=True,
-        places_chunks=True,
     ),
     "cross-encoder": Family(
         "pair",

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.chunking import Chunking, default_chunking
+from farrank_rankers.chunking import PAPERS_DOCUMENT_TOKENS, Chunking, adjusted, default_chunking
 from farrank_rankers.families.classes import aggregator_class, encoder_class
 from farrank_rankers.family import family_named
+from farrank_rankers.files.open import ReadingLimits
 from farrank_rankers.spec import RankerSpec, family_options
 
 if TYPE_CHECKING:
@@ -139,6 +140,17 @@ _MODELS: Mapping[str, tuple[str, Iterable[str]]] = {
 }
 
 
+def papers_limits(family: str) -> ReadingLimits:
+    """Give the papers' limits: documents of 1,431 tokens; queries of 32, padded to 32 if chunks include them.
+
+    Windows are those of every new ranker. Raises: SpecError if the family is unknown.
+    """
+    pads = family_named(family).plan == "pair"
+    return ReadingLimits(
+        max_document_tokens=PAPERS_DOCUMENT_TOKENS, max_query_tokens=32, pad_query_to=32 if pads else None
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PaperModel:
     """A model's name and its spec."""
@@ -162,8 +174,8 @@ def paper_models() -> Mapping[str, PaperModel]:
     ]
     options = {"query_prefix": "query: ", "document_prefix": "passage: ", "position_step": 8}
     options |= {"aggregation": "first"}
-    for name, window in (("firstp-e5-4k", 477), ("longp-e5-4k", 1431)):
-        chunking = Chunking("first", window, window, 1431)
+    for name, window in (("firstp-e5-4k", 477), ("longp-e5-4k", PAPERS_DOCUMENT_TOKENS)):
+        chunking = Chunking("first", window, window, PAPERS_DOCUMENT_TOKENS)
         models.append(_model(name, "biencoder", E5, chunking, options))
     return {model.name: model for model in models}
 
@@ -175,15 +187,21 @@ def _model(
     chunking: Chunking | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> PaperModel:
-    """Give a model the paper's limits: queries of 32 tokens, padded to 32 if chunks include them."""
+    """Give a model the paper's limits."""
     facts = family_named(family)
     backbone_facts = BackboneFacts.from_config(BACKBONES[backbone])
+    limits = papers_limits(family)
     spec = RankerSpec(
         family=family,
         backbone=backbone,
-        chunking=chunking or default_chunking("pair", facts.chunking, None, whole=facts.whole),
+        chunking=chunking
+        or adjusted(
+            default_chunking("pair", facts.chunking, None),
+            window=PAPERS_DOCUMENT_TOKENS if facts.whole else None,
+            max_document_tokens=limits["max_document_tokens"],
+        ),
         max_query_tokens=32,
-        pad_query_to=32 if facts.plan == "pair" else None,
+        pad_query_to=limits["pad_query_to"],
         options=family_options(family, backbone_facts, options),
         provenance={"paper": "arXiv 2207.01262"},
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.chunking import WHOLE_DOCUMENT, chunk_bounds, readable_tokens
+from farrank_rankers.chunking import chunk_bounds
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import (
     BiEncoderOptions,
@@ -126,17 +126,16 @@ class Reader:
         With `count_tokens` the rest is tokenized, too, to count the tokens that were cut.
         Raises: ValueError if the text has a lone surrogate or max_chunks < 1.
         """
-        return finished(self.document_steps(text, max_chunks, count_tokens=count_tokens))
+        limit = self.spec.readable_tokens(max_chunks)
+        return finished(self.document_steps(text, limit, count_tokens=count_tokens))
 
     def document_steps(
-        self, text: str, max_chunks: int | None = None, *, count_tokens: bool = False, whole: bool = False
+        self, text: str, limit: int, *, count_tokens: bool = False
     ) -> Generator[int, None, TokenizedText]:
-        """Read as `read_document` does, a piece of bounded size at each step; yield the progress.
+        """Read at most `limit` tokens, a piece of bounded size at each step; yield the progress.
 
-        With `whole` no limit of the ranker or of `max_chunks` applies.
-        Raises: ValueError if the text has a lone surrogate or max_chunks < 1.
+        Raises: ValueError if the text has a lone surrogate.
         """
-        limit = WHOLE_DOCUMENT if whole else readable_tokens(self.spec.chunking, max_chunks)
         return self.tokenizer.steps(text, limit, count_tokens=count_tokens, spaces=self.document_spaces)
 
     @property

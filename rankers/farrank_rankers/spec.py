@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.calibration import Calibration
-from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking, adjusted, chunk_count
+from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking, adjusted, chunk_count, readable_tokens
 from farrank_rankers.depth.plan import DepthPlan
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import (
@@ -73,9 +73,25 @@ class RankerSpec:
                     f"pad_query_to is {self.pad_query_to}; it must be none: "
                     f"family {self.family} encodes queries apart"
                 )
+        self._check_positions()
         object.__setattr__(self, "provenance", dict(self.provenance))
         if not all(isinstance(text, str) for entry in self.provenance.items() for text in entry):
             raise SpecError(f"provenance is {self.provenance!r}; its keys and values must be strings")
+
+    def _check_positions(self) -> None:
+        """Refuse a limit on a document's tokens for whose chunks the aggregator lacks positions."""
+        placed, chunking = self.chunk_positions, self.chunking
+        if placed is None:
+            return
+        if (trained := getattr(self.options, "trained_chunks", None)) is not None:
+            check_count("trained_chunks", trained, at_least=1)
+        chunks = chunk_count(chunking, chunking.max_document_tokens)
+        if placed < 1 or (chunks > placed and chunking.max_document_tokens < WHOLE_DOCUMENT):
+            raise SpecError(
+                f"chunking.max_document_tokens is {chunking.max_document_tokens}: with a window of "
+                f"{chunking.window} and a stride of {chunking.stride} that may be {chunks} chunks; the "
+                f"positions of the aggregator's transformer hold at most {max(0, placed)}"
+            )
 
     @property
     def plan(self) -> Plan:
@@ -86,6 +102,30 @@ class RankerSpec:
     def similarity(self) -> Aggregation | None:
         """A bi-encoder's aggregation of chunks' products with the query; None for other families."""
         return self.options.aggregation if isinstance(self.options, BiEncoderOptions) else None
+
+    @property
+    def chunk_positions(self) -> int | None:
+        """The number of chunks for which the aggregator has trained positions; None if it needs none."""
+        return self.options.chunk_positions(max(self.max_query_tokens, self.pad_query_to or 0))
+
+    def most_chunks(self, max_chunks: int | None = None) -> int | None:
+        """Bound the chunks of one document that the ranker scores together; None if nothing does.
+
+        `max_chunks` is the caller's limit. An aggregator with positions for chunks reads as many as it has,
+        or as many as `max_document_tokens` holds.
+        """
+        placed = self.chunk_positions
+        if placed is None:
+            return max_chunks
+        placed = min(placed, chunk_count(self.chunking, self.chunking.max_document_tokens))
+        return placed if max_chunks is None else min(placed, max_chunks)
+
+    def readable_tokens(self, max_chunks: int | None = None) -> int:
+        """Count the tokens of a document that can be in one of its chunks, from its beginning.
+
+        Raises: ValueError if max_chunks is less than 1.
+        """
+        return readable_tokens(self.chunking, self.most_chunks(max_chunks))
 
     @property
     def document_calibration(self) -> Calibration:

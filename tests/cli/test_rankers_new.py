@@ -15,7 +15,7 @@ import pytest
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.family import FAMILIES, BiEncoderOptions, LateInteractionOptions
 from farrank_rankers.files import save
-from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.papers import paper_models
 
@@ -178,10 +178,27 @@ def test_the_papers_models_are_listed_without_a_server(farrank: Farrank) -> None
 def test_the_papers_models_are_a_table(farrank: Farrank) -> None:
     lines = farrank("rankers", "--papers").out.splitlines()
 
-    assert lines[0].split() == ["name", "family", "backbone", "chunking", "window/stride", "parameters"]
+    assert lines[0].split() == [
+        "name",
+        "family",
+        "backbone",
+        "chunking",
+        "window/stride",
+        "document",
+        "parameters",
+    ]
     assert len(lines) == 1 + len(paper_models())
     maxp = next(line.split() for line in lines if line.startswith("maxp-bert"))
-    assert maxp == ["maxp-bert", "maxp", "google-bert/bert-base-uncased", "sliding", "150/100", "108,892,417"]
+    assert maxp == [
+        "maxp-bert",
+        "maxp",
+        "google-bert/bert-base-uncased",
+        "sliding",
+        "150/100",
+        "1431",
+        "tokens",
+        "108,892,417",
+    ]
 
 
 def test_a_server_is_listed_as_before(farrank: Farrank, server: tuple[str, Any]) -> None:
@@ -191,12 +208,33 @@ def test_a_server_is_listed_as_before(farrank: Farrank, server: tuple[str, Any])
     assert "counter" in outcome.out
 
 
-def test_new_and_papers_exclude_each_other(farrank: Farrank, tmp_path: Path) -> None:
-    where = ("--family", "firstp", "--backbone", "embedded", "--out", tmp_path / "r")
+@pytest.mark.parametrize("flags", [("--papers", "new"), ("new", "--papers")])
+@pytest.mark.parametrize("family", ["maxp", "longp", "parade-transf-pretr-lateir"])
+def test_papers_make_a_ranker_with_the_papers_limits(
+    farrank: Farrank, tmp_path: Path, flags: tuple[str, str], family: str
+) -> None:
+    where = ("--family", family, "--backbone", "embedded", "--random-weights", "--out", tmp_path / "r")
 
-    outcome = farrank("rankers", "--papers", "new", *where)
+    outcome = farrank("rankers", *flags, *where)
 
-    assert (outcome.exit_code, outcome.err) == (2, "farrank: rankers: give either new or --papers\n")
+    assert outcome.exit_code == 0, outcome.err
+    spec = open_reader(tmp_path / "r").spec
+    assert (spec.chunking.max_document_tokens, spec.max_query_tokens) == (1431, 32)
+    assert spec.pad_query_to == (32 if spec.plan == "pair" else None)
+    if family != "longp":  # its backbone in the papers is longer than this one
+        model = f"{family}-l6-bert" if "pretr" in family else f"{family}-bert"
+        assert spec.chunking == paper_models()[model].spec.chunking
+
+
+def test_a_given_size_precedes_the_papers(farrank: Farrank, tmp_path: Path) -> None:
+    where = ("--family", "maxp", "--backbone", "embedded", "--random-weights", "--out", tmp_path / "r")
+    farrank("rankers", "new", "--papers", "--max-document-tokens", 900, *where)
+    assert open_reader(tmp_path / "r").spec.chunking == Chunking("sliding", 150, 100, 900)
+
+
+def test_only_new_and_papers_go_together(farrank: Farrank, tmp_path: Path) -> None:
+    outcome = farrank("rankers", "--papers", "exports", tmp_path)
+    assert (outcome.exit_code, outcome.err) == (2, "farrank: rankers: give either exports or --papers\n")
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def server(
         f"--keys={key_file}",
     ]
     arguments += [f"--set=limits.{name}={value}" for name, value in LIMITS.items()]
+    arguments += ["--set=rankers.maxp.depth.mode=all", "--set=rankers.maxp.max_document_tokens=1431"]
     with spawned_server(arguments) as spawned:
         yield spawned
 

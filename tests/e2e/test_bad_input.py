@@ -1,6 +1,7 @@
 """Every input gets a complete ranking or a clear refusal: never INTERNAL, never a hang."""
 
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -137,21 +138,23 @@ def test_a_query_of_5000_words_is_cut_and_says_so(client: Client) -> None:
     assert ranking.query_tokens_cut == 5000 - 32
 
 
-def test_a_document_of_10_mb_is_read_to_the_limit_and_says_what_was_cut(client: Client) -> None:
+# Windows of 150 tokens, 100 apart: 14 of them hold 1,450 tokens.
+LIMITED: dict[str, Any] = {"ranker": "maxp", "depth": "all", "max_chunks": 14}
+
+
+def test_a_document_of_10_mb_is_read_to_the_callers_limit_and_says_what_was_cut(client: Client) -> None:
     text = "river sea boat " * 666_000
     for counted in (False, True):
-        ranking = client.rerank(
-            "boat", [text, "boat"], ranker="maxp", count_tokens_cut=counted, timeout_s=120
-        )
+        ranking = client.rerank("boat", [text, "boat"], count_tokens_cut=counted, timeout_s=120, **LIMITED)
         short, long = sorted(ranking.results, key=lambda result: -result.index)
         assert (short.tokens_cut, short.characters_cut) == (0, 0)
-        assert long.characters_cut == len(text) - len("river sea boat " * 477)
-        exact = 3 * 666_000 - 1431
+        assert long.characters_cut == len(text) - len("river sea boat " * 483 + "river ")
+        exact = 3 * 666_000 - 1450
         assert long.tokens_cut == (exact if counted else pytest.approx(exact, rel=0.01))
 
 
 def test_a_single_character_that_was_cut_is_not_silent(client: Client) -> None:
-    ranking = client.rerank("sea", ["sea " * 1431 + "x", "sea " * 1431], ranker="maxp")
+    ranking = client.rerank("sea", ["sea " * 1450 + "x", "sea " * 1450], **LIMITED)
     cuts = {result.index: (result.characters_cut, result.tokens_cut) for result in ranking.results}
     assert cuts == {0: (1, 1), 1: (0, 0)}
 

@@ -27,7 +27,7 @@ QUERY = "when was the lighthouse of Alexandria built?"
 ANSWER = "The lighthouse of Alexandria was built between 284 and 246 BC, in the reign of Ptolemy II. "
 OF_BREAD = "Bread is baked from flour, water, salt and yeast, and has been eaten for thousands of years. "
 OF_COTTON = "Cotton grows in warm countries and is spun into yarn, of which cloth for shirts is woven. "
-# The answer is beyond the first chunk of 128 tokens, but within the 2,048 that are read.
+# The answer is beyond the first chunk of 128 tokens.
 TEXTS = [OF_BREAD * 24, OF_BREAD * 15 + ANSWER + OF_COTTON * 8, OF_COTTON * 24, ANSWER]
 BREAD, DEEP, _, SHORT = range(4)
 
@@ -64,6 +64,7 @@ async def test_they_are_served_by_name_and_say_where_the_answer_stands() -> None
     async with Replica(config) as replica, grpc.aio.insecure_channel(replica.address) as channel:
         service = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
         found: dict[str, pb.RerankResponse] = {}
+        request.options.depth.mode = pb.DEPTH_MODE_ALL
         for name in RANKERS:
             request.options.ranker = name
             found[name] = await service.Rerank(request, timeout=60)

@@ -64,7 +64,8 @@ async def test_the_answer_is_the_members_mean(client: AsyncClient, folder: Path)
         assert found[index].score == pytest.approx(each.score, abs=1e-5)
         assert [chunk.score for chunk in found[index].chunks] == pytest.approx(each.chunk_scores, abs=1e-5)
     parts = [
-        await client.rerank(QUERY, TEXTS, ranker=f"all/{name}") for name in ("maxp", "avgp", "biencoder")
+        await client.rerank(QUERY, TEXTS, ranker=f"all/{name}", depth="all")
+        for name in ("maxp", "avgp", "biencoder")
     ]
     assert answer.usage.chunks == sum(part.usage.chunks for part in parts)
     assert answer.usage.cached_chunks == 0

@@ -45,7 +45,7 @@ async def test_an_exported_ranker_answers_as_its_ranker(
 ) -> None:
     wanted = open_ranker(tiny_exports[family]).score(QUERY, DOCUMENTS)
     async with AsyncClient(server.address, retry=ONCE) as client:
-        answer = await client.rerank(QUERY, DOCUMENTS, ranker=family, return_chunk_scores=True)
+        answer = await client.rerank(QUERY, DOCUMENTS, ranker=family, depth="all", return_chunk_scores=True)
     for result in answer.results:
         own = wanted[result.index]
         assert result.score == pytest.approx(own.score, abs=1e-5)
@@ -132,7 +132,7 @@ async def test_rankers_are_exported_at_the_first_start_and_kept_for_the_next(
     wanted = open_ranker(maxp, max_query_tokens=3)
     scores = [each.score for each in wanted.score(QUERY, DOCUMENTS)]
     async with Replica(second) as replica, AsyncClient(replica.address, retry=ONCE) as client:
-        answer = await client.rerank(QUERY, DOCUMENTS, ranker="short")
+        answer = await client.rerank(QUERY, DOCUMENTS, ranker="short", depth="all")
         [served] = [each for each in (await client.rankers()).rankers if each.name == "short"]
     assert (served.runtime, served.version) == ("openvino", wanted.version)
     for result in answer.results:

@@ -48,7 +48,7 @@ async def test_a_packed_ranker_answers_as_it_does_offline(
     wanted = open_ranker(tiny_rankers[family]).score(QUERY, DOCUMENTS)
     documents = [Document(str(index), text) for index, text in enumerate(DOCUMENTS)]
     async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
-        answer = await client.rerank(QUERY, documents, ranker=family, return_chunk_scores=True)
+        answer = await client.rerank(QUERY, documents, ranker=family, depth="all", return_chunk_scores=True)
     assert len(answer.results) == len(DOCUMENTS)
     for result in answer.results:
         own = wanted[result.index]

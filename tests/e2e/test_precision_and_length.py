@@ -60,7 +60,7 @@ async def test_all_families_at_once_score_as_offline_while_callers_leave(
             family = families[number % len(families)]
             chosen = drawn.sample(range(len(DOCUMENTS)), drawn.randint(1, len(DOCUMENTS)))
             texts = [Document(str(index), DOCUMENTS[index]) for index in chosen]
-            call = asyncio.create_task(client.rerank(QUERY, texts, ranker=family, timeout_s=240))
+            call = asyncio.create_task(client.rerank(QUERY, texts, ranker=family, depth="all", timeout_s=240))
             if number % 3 == 1:
                 await asyncio.sleep(drawn.random() / 2)
                 call.cancel()
@@ -87,7 +87,7 @@ async def test_an_input_longer_than_a_usual_batch_is_served_as_it_is(
     backbone = Path(shutil.copytree(tiny_backbone, tmp_path / "backbone"))
     config = json.loads((backbone / "config.json").read_text()) | {"max_position_embeddings": 2048}
     (backbone / "config.json").write_text(json.dumps(config))
-    ranker = new_ranker("longp", backbone, pretrained=False).eval()
+    ranker = new_ranker("longp", backbone, pretrained=False, max_document_tokens=1431).eval()
     assert ranker.reader.max_input_tokens == 1466
     save_ranker(ranker, tmp_path / "longp")
     wanted = [found.score for found in ranker.score(QUERY, DOCUMENTS)]
@@ -97,7 +97,7 @@ async def test_an_input_longer_than_a_usual_batch_is_served_as_it_is(
         device=DeviceConfig(threads=1),
     )
     async with Replica(config) as replica, AsyncClient(replica.address, retry=ONCE) as client:
-        answer = await client.rerank(QUERY, DOCUMENTS, count_tokens_cut=True)
+        answer = await client.rerank(QUERY, DOCUMENTS, depth="all", count_tokens_cut=True)
     found = {result.index: result for result in answer.results}
     assert [found[index].score for index in range(len(DOCUMENTS))] == pytest.approx(wanted, abs=1e-5)
     (offline,) = ranker.score(QUERY, DOCUMENTS[7:8], count_tokens=True)

@@ -70,7 +70,7 @@ async def test_a_published_graph_answers_as_its_weights(
     ranker = open_ranker(models[f"{name} whole"], family=family, window=40, stride=30)
     wanted = ranker.score(QUERY, DOCUMENTS)
     async with AsyncClient(server.address, retry=ONCE) as client:
-        answer = await client.rerank(QUERY, DOCUMENTS, ranker=name, return_chunk_scores=True)
+        answer = await client.rerank(QUERY, DOCUMENTS, ranker=name, depth="all", return_chunk_scores=True)
     assert max(len(each.chunks) for each in answer.results) > 2
     for result in answer.results:
         own = wanted[result.index]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -44,6 +45,7 @@ def test_scores_passages_and_cuts_are_those_of_the_ranker_offline(
         QUERY,
         documents(),
         ranker=family,
+        depth="all",
         return_chunk_scores=True,
         return_texts=True,
         count_tokens_cut=True,
@@ -66,12 +68,12 @@ def test_scores_passages_and_cuts_are_those_of_the_ranker_offline(
         assert {p.evidence.name for p in result.chunks} == {ranker.aggregator.evidence.name}
 
 
-def test_adaptive_depth_finds_a_passage_beyond_the_limit(client: Client) -> None:
+def test_adaptive_depth_finds_a_passage_anywhere(client: Client) -> None:
     needle = "the mouth of the xylophone river"
     texts = [" ".join(SENTENCES[(n + i) % 4] for i in range(900)) for n in range(10)]
     texts[7] += f" {needle}"
     query = "xylophone"
-    limited = client.rerank(query, texts, ranker="maxp")
+    limited = client.rerank(query, texts, ranker="maxp", depth="all", max_chunks=14)
     assert all(each.chunks_cut > 0 and each.tokens_cut > 0 for each in limited.results)
     assert (limited.usage.rounds, limited.usage.ended_early) == (1, False)
     ranking = client.rerank(
@@ -86,6 +88,25 @@ def test_adaptive_depth_finds_a_passage_beyond_the_limit(client: Client) -> None
         assert result.deciding_passage in result.chunks
         found = [needle in chunk.text_in(texts[result.index]) for chunk in result.chunks]
         assert any(found) == (result.index == 7)
+
+
+@pytest.mark.parametrize(
+    "ranker", ["maxp", "cross-encoder", "parade-attn", "cedr-knrm", "biencoder", "firstp"]
+)
+def test_a_passage_after_20000_tokens_is_read_by_default(client: Client, ranker: str) -> None:
+    needle = "the mouth of the xylophone river"
+    text = " ".join(SENTENCES[i % 4] for i in range(5000)) + f" {needle} {SENTENCES[0]}"
+    for depth in (None, "all"):
+        (result,) = client.rerank(
+            "xylophone", [text], ranker=ranker, depth=depth, return_chunk_scores=True, timeout_s=120
+        ).results
+        if ranker == "firstp":  # its only chunk is the first one, which it says
+            assert result.chunks_read == 1
+            assert result.chunks_cut > 20_000 / 477
+            assert result.tokens_cut > 20_000
+        else:
+            assert result.chunks_cut == result.tokens_cut == result.characters_cut == 0
+            assert any(needle in chunk.text_in(text) for chunk in result.chunks)
 
 
 @pytest.mark.parametrize("ranker", ["firstp", "longp", "biencoder", "parade-transf-pretr-lateir"])
@@ -131,11 +152,13 @@ def test_equal_documents_keep_the_order_of_the_request(client: Client) -> None:
 
 def test_max_chunks_limits_what_is_read_and_says_what_was_cut(client: Client) -> None:
     document = documents()[-1]
-    whole = client.rerank(QUERY, [document], ranker="maxp", return_chunk_scores=True)
-    short = client.rerank(QUERY, [document], ranker="maxp", return_chunk_scores=True, max_chunks=2)
+    options: dict[str, Any] = {"ranker": "maxp", "depth": "all", "return_chunk_scores": True}
+    whole = client.rerank(QUERY, [document], **options)
+    short = client.rerank(QUERY, [document], **options, max_chunks=2)
     read, all_of_it = short.results[0].chunks, whole.results[0].chunks
     assert [p.score for p in read] == pytest.approx([p.score for p in all_of_it[:2]], abs=1e-5)
-    assert short.results[0].tokens_cut > whole.results[0].tokens_cut
+    assert short.results[0].tokens_cut > whole.results[0].tokens_cut == 0
+    assert short.results[0].chunks_cut > 0
     assert short.usage.chunks == 2
 
 
@@ -195,7 +218,7 @@ def test_list_rankers_says_what_is_served(client: Client, tiny_rankers: dict[str
     catalog = client.rankers()
     assert [ranker.name for ranker in catalog.rankers] == list(tiny_rankers)
     maxp = next(ranker for ranker in catalog.rankers if ranker.name == "maxp")
-    assert (maxp.family, maxp.window, maxp.stride, maxp.max_document_tokens) == ("maxp", 150, 100, 1431)
+    assert (maxp.family, maxp.window, maxp.stride, maxp.max_document_tokens) == ("maxp", 150, 100, 2**24)
     assert (maxp.runtime, maxp.device, maxp.precision) == ("torch", "cpu", "fp32")
     assert [(index.name, index.documents) for index in catalog.indexes] == [("things", 3), ("same", 3)]
     assert catalog.indexes[0].first_stage == "bm25(k1=0.9,b=0.4)"

@@ -56,7 +56,7 @@ async def server(folders: Mapping[str, Path]) -> AsyncIterator[Replica]:
 async def answered(server: Replica, ranker: str) -> Ranking:
     documents = [Document(str(index), text) for index, text in enumerate(DOCUMENTS)]
     async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
-        return await client.rerank(QUERY, documents, ranker=ranker, return_chunk_scores=True)
+        return await client.rerank(QUERY, documents, ranker=ranker, depth="all", return_chunk_scores=True)
 
 
 @in_one_loop

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from farrank_rankers.adaptive import most_chunks, why_not_adaptive
+from farrank_rankers.adaptive import why_not_adaptive
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.spec import RankerSpec
@@ -35,11 +35,3 @@ def test_the_reasons_against_rounds() -> None:
     assert "ensemble" in (why_not_adaptive(spec("maxp"), spec("sump")) or "")
     short = replace(spec("maxp"), chunking=Chunking("sliding", 150, 100, 149))
     assert why_not_adaptive(short) == "its max_document_tokens is less than its window"
-
-
-def test_a_transformer_over_chunks_reads_as_many_as_it_has_places_for() -> None:
-    assert most_chunks(spec("maxp"), None) is None
-    assert most_chunks(spec("maxp"), 3) == 3
-    assert most_chunks(spec("parade-transf-rand"), None) == 14
-    assert most_chunks(spec("parade-transf-rand"), 3) == 3
-    assert most_chunks(spec("parade-transf-rand"), 30) == 14

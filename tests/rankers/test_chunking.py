@@ -100,7 +100,7 @@ def test_a_stride_follows_its_window() -> None:
 
 
 def test_defaults_shrink_with_the_backbone() -> None:
-    assert default_chunking("pair", "disjoint", 477) == Chunking("disjoint", 477, 477, 1431)
-    assert default_chunking("pair", "first", 93) == Chunking("first", 93, 93, 1431)
-    assert default_chunking("pair", "sliding", 93) == Chunking("sliding", 93, 62, 1431)
+    assert default_chunking("pair", "disjoint", 477) == Chunking("disjoint", 477, 477, WHOLE_DOCUMENT)
+    assert default_chunking("pair", "first", 93) == Chunking("first", 93, 93, WHOLE_DOCUMENT)
+    assert default_chunking("pair", "sliding", 93) == Chunking("sliding", 93, 62, WHOLE_DOCUMENT)
     assert default_chunking("dual", "sliding", None) == Chunking("sliding", 200, 150, WHOLE_DOCUMENT)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from farrank_rankers.calibration import Calibration
-from farrank_rankers.chunking import Chunking
+from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.errors import SpecError
-from farrank_rankers.family import FAMILIES, BiEncoderOptions, CrossEncoderOptions
+from farrank_rankers.family import FAMILIES, BiEncoderOptions, CrossEncoderOptions, Options, ParadeRandOptions
 from farrank_rankers.spec import COSINE_CALIBRATION, RankerSpec
 
 SPEC = RankerSpec(
@@ -111,3 +111,23 @@ def test_a_calibrated_score_lies_between_0_and_1_however_large(raw: float) -> No
     calibration = Calibration(scale=12.0, offset=-5.0)
     assert 0 <= calibration.apply(raw) <= 1
     assert calibration.apply(raw) <= calibration.apply(raw + 1)
+
+
+def test_a_transformer_over_chunks_reads_as_many_as_it_has_places_for() -> None:
+    def spec(family: str, tokens: int = WHOLE_DOCUMENT, options: Options | None = None) -> RankerSpec:
+        return RankerSpec(family, "b", Chunking("sliding", 150, 100, tokens), options=options)  # type: ignore[arg-type]
+
+    assert spec("maxp").most_chunks() is None
+    assert spec("maxp").most_chunks(3) == 3
+    assert spec("maxp").readable_tokens() == WHOLE_DOCUMENT
+    assert spec("parade-transf-rand", 1431).most_chunks() == 14
+    assert spec("parade-transf-rand", 1431).most_chunks(3) == 3
+    assert spec("parade-transf-rand", 1431).most_chunks(30) == 14
+    whole = spec("parade-transf-rand")
+    assert (whole.most_chunks(), whole.readable_tokens()) == (509, 508 * 100 + 150)
+    # The transformer also reads the query's 32 vectors, and a separator after them.
+    assert spec("parade-transf-pretr-q").most_chunks() == 509 - 32 - 1
+    trained = spec("parade-transf-rand", options=ParadeRandOptions(trained_chunks=16))
+    assert (trained.most_chunks(), trained.readable_tokens(2)) == (16, 250)
+    assert RankerSpec.from_json(trained.to_json()) == trained
+    assert "trained_chunks" not in whole.to_json()  # versions of earlier rankers are hashes of this text

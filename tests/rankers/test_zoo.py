@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farrank_rankers.chunking import Chunking
-from farrank_rankers.family import FAMILIES, EvidenceKind, family_named
+from farrank_rankers.family import FAMILIES, EvidenceKind
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
@@ -242,7 +242,7 @@ def test_evidence_is_what_its_kind_says(narrow: Rankers, family: str) -> None:
                     assert float(evidence[chunk]) == pytest.approx(float(alone.scores[0]), abs=1e-5)
             elif mask.shape[1] == 1:
                 assert evidence.tolist() == [0.0]
-            elif not family_named(family).places_chunks:
+            elif ranker.spec.chunk_positions is None:
                 # Chunks with positions keep them, as the tests of those families' formulas show. The first
                 # chunk also has the query's vectors, which stay, so this test leaves it out.
                 for chunk in range(1, mask.shape[1]):

@@ -126,7 +126,14 @@ async def opened_bench(
 ) -> AsyncIterator[Bench[R]]:
     """Open an engine whose runtimes are wrapped."""
     config = ServerConfig(
-        rankers={name: RankerConfig(str(tiny_rankers[name])) for name in ("maxp", "biencoder")},
+        # Inputs are queued as soon as they are read, not in rounds, unless a call asks for them. The limit
+        # lets tests see that a cut is named.
+        rankers={
+            "maxp": RankerConfig(
+                str(tiny_rankers["maxp"]), depth=DepthConfig("all"), max_document_tokens=1431
+            ),
+            "biencoder": RankerConfig(str(tiny_rankers["biencoder"])),
+        },
         batching=BatchingConfig(max_batch_tokens=1024),
         device=DeviceConfig(hang_after_s=hang_after_s),
         limits=LimitsConfig(**limits),

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from farrank_rankers.chunking import Chunking
+from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_training.batches import Collator, TrainingBatch
+from farrank_rankers.reader import Reader
+from farrank_training.batches import Collator, TrainingBatch, placed_reader
+from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
 from farrank_training.training_set import Group
 
@@ -123,3 +125,42 @@ def test_groups_that_make_no_batch(collator: Collator, groups: list[Group], mess
 def test_max_chunks_must_be_positive(collator: Collator) -> None:
     with pytest.raises(TrainingError, match="max_chunks is 0; it must be at least 1"):
         Collator(collator.reader, 0)
+
+
+@pytest.mark.parametrize("family", ["maxp", "cedr-knrm", "longp", "parade-transf-rand"])
+def test_a_ranker_without_a_limit_is_trained_within_the_papers(
+    family: str, tiny_backbone: Path, tiny_options: dict[str, dict[str, Any]]
+) -> None:
+    ranker = new_ranker(
+        family, tiny_backbone, pretrained=False, options=tiny_options.get(family), max_query_tokens=16
+    )
+    assert ranker.spec.chunking.max_document_tokens == WHOLE_DOCUMENT
+    group = Group("q1", "the query", ("neural " * 3000, "hello"))
+
+    def chunks(reader: Reader, max_chunks: int | None = None, tokens: int | None = None) -> int:
+        return Collator(reader, max_chunks, tokens)([group])["counts"][0]
+
+    window, stride = ranker.spec.chunking.window, ranker.spec.chunking.stride
+    papers = 1 if family == "longp" else -(-max(0, 1431 - window) // stride) + 1
+    assert chunks(ranker.reader) == papers
+    assert chunks(ranker.reader, 1) == 1
+    assert chunks(ranker.reader, None, 2800) == (
+        1 if family == "longp" else -(-(2800 - window) // stride) + 1
+    )
+    limited = new_ranker(
+        family, tiny_backbone, pretrained=False, options=tiny_options.get(family), max_document_tokens=window
+    )
+    assert chunks(limited.reader, None, 2800) == 1
+
+
+def test_a_transformer_over_chunks_reads_no_more_than_it_was_trained_with(tiny_backbone: Path) -> None:
+    reader = new_ranker("parade-transf-rand", tiny_backbone, pretrained=False).reader
+    assert reader.spec.most_chunks() == 509
+    placed = placed_reader(reader, TrainingConfig())
+    assert placed.spec.chunking.max_document_tokens == WHOLE_DOCUMENT
+    assert placed.spec.most_chunks() == 14
+    assert (
+        placed_reader(placed, TrainingConfig(max_chunks=3)).spec.most_chunks() == 14
+    )  # it knows more already
+    assert placed_reader(reader, TrainingConfig(max_chunks=3)).spec.most_chunks() == 3
+    assert placed_reader(reader, TrainingConfig(document_tokens=350)).spec.most_chunks() == 3

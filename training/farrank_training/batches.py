@@ -1,14 +1,17 @@
 """Turn groups of texts into the arguments of `Ranker.forward`, in the process that loads data."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TypedDict
 
 import torch
 from torch import Tensor
 
+from farrank_rankers.chunking import PAPERS_DOCUMENT_TOKENS, WHOLE_DOCUMENT, adjusted
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput, TokenizedText, collate
+from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
 from farrank_training.training_set import Group
 
@@ -27,17 +30,46 @@ class TrainingBatch(TypedDict):
     teacher: Tensor | None
 
 
+def training_reader(reader: Reader, document_tokens: int | None) -> Reader:
+    """Limit a ranker's reader to `document_tokens` of a document, for training.
+
+    None is the ranker's own limit, or the papers' if it has none: the memory of a step grows with its chunks.
+    """
+    chunking = reader.spec.chunking
+    own = chunking.max_document_tokens
+    most = document_tokens or (own if own < WHOLE_DOCUMENT else PAPERS_DOCUMENT_TOKENS)
+    if most >= own:
+        return reader
+    limited = replace(reader.spec, chunking=adjusted(chunking, max_document_tokens=most))
+    return Reader(limited, reader.tokenizer, reader.backbone)
+
+
+def placed_reader(reader: Reader, config: TrainingConfig) -> Reader:
+    """Limit the chunks of a ranker whose aggregator has positions for them to those that training reads.
+
+    Other positions stay as they were initialised, so nothing may read them later.
+    """
+    spec = training_reader(reader, config.document_tokens).spec
+    read = spec.most_chunks(config.max_chunks)
+    assert read is not None, "its aggregator has positions for chunks"
+    known = getattr(spec.options, "trained_chunks", None) or 0
+    options = replace(spec.options, trained_chunks=max(known, read))  # type: ignore[call-arg]
+    return Reader(replace(reader.spec, options=options), reader.tokenizer, reader.backbone)
+
+
 class Collator:
     """Tokenizes groups and pads their chunks to one batch, on the CPU.
 
-    It holds no weights, so any process that loads data may have one. `max_chunks` limits each document to
-    its first chunks.
+    It holds no weights, so any process that loads data may have one. It reads the first `max_chunks` chunks
+    of each document, within `document_tokens` (see `training_reader`).
     """
 
-    def __init__(self, reader: Reader, max_chunks: int | None = None) -> None:
+    def __init__(
+        self, reader: Reader, max_chunks: int | None = None, document_tokens: int | None = None
+    ) -> None:
         if max_chunks is not None and max_chunks < 1:
             raise TrainingError(f"max_chunks is {max_chunks}; it must be at least 1")
-        self.reader = reader
+        self.reader = training_reader(reader, document_tokens)
         self.max_chunks = max_chunks
 
     def __call__(self, groups: Sequence[Group]) -> TrainingBatch:

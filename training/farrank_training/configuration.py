@@ -73,6 +73,14 @@ class TrainingConfig:
         float, SettingRule("share of an epoch's steps in which the rates rise before they stay", _share)
     ] = 0.2
     epoch_decay: Annotated[float, SettingRule("factor of the rates after each epoch", _decay)] = 0.95
+    document_tokens: Annotated[
+        int | None,
+        SettingRule(
+            "tokens of a document that training and validation read; without it the ranker's own limit, or "
+            "the papers' 1,431 if it has none",
+            _at_least(1),
+        ),
+    ] = None
     max_chunks: Annotated[
         int | None, SettingRule("chunks of a document that training reads", _at_least(1))
     ] = None

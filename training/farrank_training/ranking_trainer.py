@@ -81,7 +81,7 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         super().__init__(
             model=ranker,
             args=arguments,
-            data_collator=Collator(ranker.reader, config.max_chunks),
+            data_collator=Collator(ranker.reader, config.max_chunks, config.document_tokens),
             train_dataset=_Groups(training_set),
             callbacks=[_Flow(self), *(callbacks or [])],
         )

@@ -20,6 +20,7 @@ from farrank_rankers.package_versions import package_versions
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_training import checkpoints
+from farrank_training.batches import placed_reader
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
 from farrank_training.lora import merge_lora
@@ -69,6 +70,7 @@ def train(
 ) -> FinishedRun:
     """Train a ranker and write it into a new folder; the ranker itself becomes what was written.
 
+    A ranker without a limit on a document's tokens stays without one; see `placed_reader`.
     The best validated weights are kept, or the last ones without validation. The watcher shows `name`. With
     `resume` an interrupted run continues to bit-identical weights, and a finished run is left as it is.
     Every process of `torchrun` calls this; the first writes.
@@ -78,6 +80,8 @@ def train(
     """
     watcher, interrupts = watcher or SilentWatcher(), interrupts or NoInterrupts()
     check_validation(config, validated=validation is not None)
+    if ranker.spec.chunk_positions is not None:
+        ranker.reader = placed_reader(ranker.reader, config)
     begun = _beginning(ranker, training_set, config, seed)
     if resume and (folder / REPORT).is_file():
         _check_begun(begun, folder, folder / REPORT)

@@ -111,8 +111,8 @@ def rerank(
 ) -> Run:
     """Score all candidates, with the precision of the training, and sort them.
 
-    Processes that train together share the queries, and each returns the whole run. Documents are read in
-    full, whatever `max_chunks` says, because the ranker will be served like that.
+    Processes that train together share the queries, and each returns the whole run. Documents are read up to
+    `document_tokens`, whatever `max_chunks` says.
     Raises: KeyboardInterrupt if `should_stop` returns True; InputError if a text can no longer be read.
     """
     shared = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -122,7 +122,11 @@ def rerank(
     slices = _Slices(validation, list(validation.candidates)[place::processes])
     device = next(ranker.parameters()).device
     loader = DataLoader(
-        slices, batch_size=1, collate_fn=Collator(ranker.reader), num_workers=config.workers, shuffle=False
+        slices,
+        batch_size=1,
+        collate_fn=Collator(ranker.reader, None, config.document_tokens),
+        num_workers=config.workers,
+        shuffle=False,
     )
     lower = config.precision == "bf16"
     scores: dict[str, list[tuple[str, float]]] = {query_id: [] for query_id in slices.query_ids}

@@ -9,7 +9,7 @@ import torch
 
 from farrank_bench.corpus_calls import QUERIES
 from farrank_rankers.backbone_facts import BackboneFacts
-from farrank_rankers.chunking import Chunking, readable_tokens
+from farrank_rankers.chunking import PAPERS_DOCUMENT_TOKENS, WHOLE_DOCUMENT, Chunking
 from farrank_rankers.papers import paper_models
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
@@ -70,13 +70,17 @@ def train_tokenizer(texts: Iterable[str]) -> TextTokenizer:
 
 
 def full_texts(corpus: Sequence[str], reader: Reader, count: int) -> tuple[str, ...]:
-    """Cut different texts that have all the tokens that a reader keeps of a document, and hardly more."""
-    return _cut_texts(corpus, reader, [readable_tokens(reader.spec.chunking)] * count)
+    """Cut different texts that have all the tokens that a reader keeps of a document, and hardly more.
+
+    For a ranker without a limit they have as many as the papers' documents.
+    """
+    most = reader.spec.readable_tokens()
+    return _cut_texts(corpus, reader, [most if most < WHOLE_DOCUMENT else PAPERS_DOCUMENT_TOKENS] * count)
 
 
 def mixed_texts(corpus: Sequence[str], reader: Reader, count: int, seed: int = 0) -> tuple[str, ...]:
     """Cut texts of lengths that are uniform from 20 tokens to all that a reader keeps, at most 2,000."""
-    longest = min(readable_tokens(reader.spec.chunking), LONGEST)
+    longest = min(reader.spec.readable_tokens(), LONGEST)
     return _cut_texts(corpus, reader, random.Random(seed).choices(range(SHORTEST, longest + 1), k=count))
 
 

@@ -15,6 +15,7 @@ from farrank_cli.flags import add_commands, flag
 from farrank_cli.new_ranker import add_new_ranker_flags, make_new_ranker
 from farrank_cli.terminal import Progress, print_columns
 from farrank_client import Catalog, Parity, RankerInfo
+from farrank_rankers.chunking import WHOLE_DOCUMENT
 
 if TYPE_CHECKING:
     from farrank_rankers.exports.export_folder import Export
@@ -40,7 +41,8 @@ _PUBLISHED_KEYS = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags, and the subcommands that call no server."""
     flag(parser, "--json", "print one JSON object instead of tables")
-    flag(parser, "--papers", "list the papers' models at full size; calls no server")
+    meaning = "list the papers' models at full size; with new, keep the papers' limits; calls no server"
+    parser.add_argument("--papers", action="store_true", dest="of_papers", help=meaning)
     add_connection_flags(parser)
     title = "instead of listing"
     actions = add_commands(parser, _ACTIONS, title=title, dest="action", metavar="[new | exports | measure]")
@@ -62,9 +64,11 @@ def run(args: argparse.Namespace) -> int:
 
     Raises: CommandError if the call fails, the ranker cannot be made or the server extra is missing.
     """
-    if args.action and args.papers:
+    if args.of_papers and args.action == "new":
+        args.papers = True
+    elif args.of_papers and args.action:
         raise CommandError(f"rankers: give either {args.action} or --papers")
-    asked = args.action or ("--papers" if args.papers else None)
+    asked = args.action or ("--papers" if args.of_papers else None)
     if asked is not None:
         local = {
             "new": _make_new,
@@ -95,7 +99,9 @@ def _print(catalog: Catalog) -> None:
                 _family(each.family, each.options),
                 each.backbone,
                 f"{each.max_query_tokens} tokens",
-                f"{each.max_document_tokens} tokens",
+                "whole"
+                if each.max_document_tokens >= WHOLE_DOCUMENT
+                else f"{each.max_document_tokens} tokens",
                 f"{each.window}/{each.stride}",
                 f"{each.runtime} {each.device} {each.precision}",
                 each.version,
@@ -293,11 +299,12 @@ def _list_papers(args: argparse.Namespace) -> None:
         print(json.dumps({"models": models}, ensure_ascii=False))
         return
     print_columns(
-        ("name", "family", "backbone", "chunking", "window/stride", "parameters"),
+        ("name", "family", "backbone", "chunking", "window/stride", "document", "parameters"),
         [
             (
                 *(model[key] for key in ("name", "family", "backbone", "chunking")),
                 f"{model['window']}/{model['stride']}",
+                f"{model['max_document_tokens']} tokens",
                 f"{model['parameters']:,}",
             )
             for model in models

@@ -276,6 +276,7 @@ def _check_flags(args: argparse.Namespace) -> None:
         "--interaction-backbone": args.interaction_backbone,
         "--option": args.option or None,
         "--random-weights": args.random_weights or None,
+        "--papers": args.papers or None,
     }
     if args.start is not None and (wrong := [name for name, value in only_new.items() if value is not None]):
         raise CommandError(f"{wrong[0]}: is only for a new ranker; --from has its own")

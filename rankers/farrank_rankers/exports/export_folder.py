@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from farrank_rankers.chunking import chunk_count
 from farrank_rankers.errors import ExportError, SpecError, naming
 from farrank_rankers.exports.manifest import ExportManifest
-from farrank_rankers.family import family_named
 from farrank_rankers.files.folder_in_place import folder_in_place
 from farrank_rankers.files.model_files import SPEC_FILE
 from farrank_rankers.files.open import Overrides, open_reader, reader_and_files
@@ -214,10 +212,4 @@ def check_within(made_for: Reader, asked: Reader) -> None:
         raise SpecError(
             f"chunking.window is {now.chunking.window}, which makes inputs of up to {longest} tokens; the "
             f"export was made for {'just' if exactly else 'at most'} {limit}"
-        )
-    chunks = [chunk_count(spec.chunking, spec.chunking.max_document_tokens) for spec in (then, now)]
-    if family_named(now.family).places_chunks and chunks[1] > chunks[0]:
-        raise SpecError(
-            f"chunking splits a document into up to {chunks[1]} chunks; the export was made for at most "
-            f"{chunks[0]}"
         )

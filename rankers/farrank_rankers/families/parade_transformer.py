@@ -12,9 +12,7 @@ from torch.nn.functional import pad
 
 from farrank_rankers.aggregate import Aggregator
 from farrank_rankers.backbones.build_backbone import transformers_config
-from farrank_rankers.chunking import chunk_count
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.errors import SpecError
 from farrank_rankers.families.passages import Head
 from farrank_rankers.family import ParadePretrOptions, ParadeQueryOptions, ParadeRandOptions, TransformerShape
 from farrank_rankers.features import Features, Layout
@@ -115,10 +113,9 @@ class ParadeTransf(Aggregator[ChunkVectors]):
     """Score a document by a transformer's output for its chunks' vectors: F(Agg(C, S, cls_1 … cls_m, S)[0]).
 
     A chunk keeps its position when another is left out: the evidence is the effect of the latter only.
-    Segment ids are 1 for the chunks and 0 for all else. `beside` counts the positions of the parts before the
-    chunks, without their separators.
+    Segment ids are 1 for the chunks and 0 for all else. Of a document with more chunks than the transformer
+    has positions for, the reader gives as many as it has (`RankerSpec.most_chunks`).
 
-    Raises: SpecError if a document may have more chunks than the transformer has positions.
     Source: Li et al., TOIS 2024; the separators are Boytsov et al.'s.
     """
 
@@ -128,20 +125,8 @@ class ParadeTransf(Aggregator[ChunkVectors]):
         input_width: int,
         shape: TransformerShape,
         use_separators: bool,
-        beside: int | None = None,
     ) -> None:
         super().__init__()
-        parts = 1 if beside is None else 2
-        learned = 2 + parts if use_separators else 1
-        room = shape.positions - learned - (beside or 0)
-        tokens = spec.chunking.max_document_tokens
-        chunks = chunk_count(spec.chunking, tokens)
-        if chunks > room:
-            raise SpecError(
-                f"chunking.max_document_tokens is {tokens}: with a window of {spec.chunking.window} and a "
-                f"stride of {spec.chunking.stride} that may be {chunks} chunks; the {shape.positions} "
-                f"positions of the aggregator's transformer hold at most {max(0, room)}"
-            )
         self.transformer = VectorTransformer(input_width, shape, use_separators)
         self.head = Head(shape.width)
 
@@ -232,7 +217,6 @@ class ParadeTransfQuery(ParadeTransf):
     The query's vectors are those of the first chunk, even if the evidence leaves that chunk out. One linear
     layer projects them and the chunks'. With `pad_query_to` the query takes that many positions here, too.
 
-    Raises: SpecError if query and chunks may exceed the transformer's positions.
     Source: Boytsov et al., 2022 (arXiv 2207.01262, version 1), equation 2.
     """
 
@@ -244,7 +228,6 @@ class ParadeTransfQuery(ParadeTransf):
             transformers_config(config).hidden_size,
             options.transformer,
             options.use_separators,
-            beside=max(spec.max_query_tokens, query_positions),
         )
         self.query_positions = query_positions
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_type_hints
 
 from farrank_rankers.backbone_facts import STATIC, BackboneFacts
-from farrank_rankers.chunking import MAX_QUERY_TOKENS, adjusted, default_chunking
+from farrank_rankers.chunking import MAX_QUERY_TOKENS, WHOLE_DOCUMENT, adjusted, default_chunking
 from farrank_rankers.errors import SourceError, SpecError, naming
 from farrank_rankers.family import (
     FAMILIES,
@@ -83,7 +83,8 @@ def overridden(
 ) -> RankerSpec:
     """Apply the limits given; chunks of another kind than the spec's get that kind's default window.
 
-    For documents that are read whole, the window is `max_document_tokens`, as far as the backbone allows.
+    The only window of a document that is read at once is as long as the backbone and `max_document_tokens`
+    allow.
     Raises: SpecError naming field, value and limit, also if the ranker has no chunk scores that `family`
     could aggregate.
     """
@@ -106,20 +107,17 @@ def overridden(
             )
         is_whole = row.whole
         if row.chunking != chunking.kind or is_whole:
+            most = chunking.max_document_tokens
             chunking = default_chunking(facts.reads_as, row.chunking, room, whole=is_whole)
-        if is_whole and room is not None:
-            chunking = adjusted(chunking, window=max(1, room), max_document_tokens=max(1, room))
+            chunking = adjusted(chunking, max_document_tokens=most)
         options = replace(options, aggregation=row.aggregation)
-    most = limits.get("max_document_tokens")
-    if is_whole and window is None and most is not None:
+    chunking = adjusted(chunking, max_document_tokens=limits.get("max_document_tokens"))
+    most = chunking.max_document_tokens
+    if is_whole and window is None and most < WHOLE_DOCUMENT:
         window = most if room is None else max(1, min(most, room))
-    chunking = adjusted(
-        chunking,
-        window=window,
-        stride=limits.get("stride"),
-        max_document_tokens=most,
+    return replace(
+        spec, options=options, chunking=adjusted(chunking, window=window, stride=limits.get("stride"))
     )
-    return replace(spec, options=options, chunking=chunking)
 
 
 def fitted_spec(

@@ -11,6 +11,7 @@ from typing import Literal
 
 from farrank_calls.telemetry.config import LoggingConfig, TracingConfig
 from farrank_first_stage.config import FirstStageConfig
+from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.files.open import Overrides
 from farrank_runtimes.runtime import Packing, Precision
 from farrank_runtimes.runtime_table import AUTO, RUNTIMES
@@ -67,7 +68,7 @@ class RankerConfig(CheckedConfig):
     `instruction` is the task in the prompt of a generative language model. `query_prefix` and
     `document_prefix` precede a cross-encoder's query and a bi-encoder's texts, and replace those of the
     folder; `truncate_dim` is the number of dimensions to keep of a bi-encoder's vectors. Calls that ask for
-    no `depth` get this one.
+    no `depth` get this one; None is adaptive for every ranker that can be, and all for the others.
     """
 
     source: str = must("embedded", bool, "a folder, a hub name, 'embedded' or 'embedded:NAME'")
@@ -85,7 +86,7 @@ class RankerConfig(CheckedConfig):
     query_prefix: str | None = None
     document_prefix: str | None = None
     truncate_dim: int | None = at_least(1, None)
-    depth: DepthConfig = field(default_factory=DepthConfig)
+    depth: DepthConfig | None = None
 
     @property
     def overrides(self) -> Overrides:
@@ -137,6 +138,7 @@ class BatchingConfig(CheckedConfig):
 class LimitsConfig(CheckedConfig):
     """Limits of one request, and of the server's load.
 
+    A document with more than `max_document_tokens` to read is refused, not cut.
     `max_held_characters` limits the texts of all calls in flight, including parts that are not read. A call
     is admitted if the backlog and the call itself need at most `deadline_margin` of the time to its deadline;
     a call without a deadline gets `default_timeout_s`. `max_unread_bytes` limits the answers that callers
@@ -146,6 +148,7 @@ class LimitsConfig(CheckedConfig):
 
     max_documents: int = at_least(1, 1000)
     max_document_bytes: int = at_least(1, 16 * 2**20)
+    max_document_tokens: int = between(1, WHOLE_DOCUMENT, WHOLE_DOCUMENT)
     max_query_bytes: int = at_least(1, 256 * 2**10)
     max_request_bytes: int = at_least(1, 24 * 2**20)
     max_queued_tokens: int = at_least(1, 4_000_000)

@@ -85,6 +85,7 @@ class Engine:
             reading,
             self._reservations,
             self.device.submit,
+            config.limits.max_document_tokens,
             on_hang=metrics.tokenizer_hangs.inc,
             on_lost=self.lost.set,
         )
@@ -469,7 +470,8 @@ def _size(
             elif known is not None or member.cache is None:
                 new.append(document.characters)
                 if source.tokens is None:
-                    unread += member.readable(document.characters, call.count_tokens or depth.is_adaptive)
+                    read = member.readable(document.characters, member.tokens_read(call.max_chunks, depth))
+                    unread += document.characters if call.count_tokens else read
         estimated = member.estimate(call.query, new, call.max_chunks, depth)
         known_chunks = sum(len(document.spans) for document in held.values())
         known_chunks += member.estimate(call.query, encoded, call.max_chunks, depth).chunks

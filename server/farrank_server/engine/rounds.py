@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from farrank_indexes.stored_documents import Cut, Spans
-from farrank_rankers.adaptive import most_chunks
 from farrank_rankers.depth.rounds import SHARED_OUT, Rounds, doubling
 from farrank_rankers.depth.selection import TermCounts, best_first, bm25, count_terms, with_prior
 from farrank_rankers.features import Features
@@ -78,7 +77,7 @@ class CallRounds:
         yield
         first = documents[0].chunks[0]
         framing = self._framer.inputs([first])[0].tokens - len(first)
-        most = most_chunks(call.ranker.spec, call.call.max_chunks)
+        most = call.ranker.spec.most_chunks(call.call.max_chunks)
         orders = [best_first(each)[:most] for each in scores]
         # Budgets replace the plan's rounds: each of theirs reads all documents, so that scores compare.
         if depth.tokens is None and depth.milliseconds is None:

@@ -14,7 +14,7 @@ from farrank_calls.errors import Internal, InvalidArgument
 from farrank_calls.fairness.fair_order import Account
 from farrank_calls.fairness.reader_threads import TICK_S, ReaderHung, ReaderThreads
 from farrank_indexes.stored_documents import Cut, EncodedDocument, StoredTokens
-from farrank_rankers.chunking import WHOLE_DOCUMENT, readable_tokens
+from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.features import Features
 from farrank_rankers.reader import ChunkFramer
@@ -61,6 +61,7 @@ class TokenizerPool:
         reading: Speed,
         reservations: Reservations,
         submit: Submit,
+        max_document_tokens: int = WHOLE_DOCUMENT,
         on_hang: Callable[[int], None] = lambda hung: None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
@@ -73,6 +74,7 @@ class TokenizerPool:
         self._reading = reading
         self._reservations = reservations
         self._submit = submit
+        self._max_document_tokens = max_document_tokens
         self._left_behind: dict[Reservation, list[Future[Any]]] = {}
 
     def close(self) -> None:
@@ -97,7 +99,7 @@ class TokenizerPool:
         """Read, split and submit all documents of a call. Returns counts of what was read.
 
         With `rounds`, documents are read whole, added to these and ranked there, and nothing is submitted.
-        Raises: InvalidArgument if the query holds no token; ReadingStopped if the call ended meanwhile.
+        Raises: InvalidArgument if the query holds no token, or a document has too many; ReadingStopped.
         """
         started_ns = time.perf_counter_ns()
         slices = iter(list(_slices(call)))
@@ -222,31 +224,39 @@ class TokenizerPool:
             if not call.is_wanted:
                 raise ReadingStopped("the call ended while its documents were read")
             stored = call.call.documents[index].source(call.ranker.name).tokens
-            chunks, cut = yield from self._read_chunks(call, index, stored, None, whole=True)
+            chunks, cut = yield from self._read_chunks(call, index, stored)
             rounds.add(framer, index, chunks, cut)
             tally += Tally(scored_chunks=len(chunks), stored_documents=stored is not None)
         return tally
 
     def _read_chunks(
-        self, call: ActiveCall, index: int, stored: StoredTokens | None, limit: int | None, *, whole: bool
+        self, call: ActiveCall, index: int, stored: StoredTokens | None
     ) -> Steps[tuple[Sequence[Chunk], Cut]]:
         ranker, source = call.ranker, call.call.documents[index]
-        length = source.characters
+        asked = ranker.tokens_read(call.call.max_chunks, call.depth)
+        length, most = source.characters, min(asked, self._max_document_tokens)
         if stored is not None:
-            most = WHOLE_DOCUMENT if whole else readable_tokens(ranker.spec.chunking, limit)
             read = stored.read(source.place, most)
         else:
             assert source.text is not None, "a document without stored tokens has a text"
             counts = call.call.count_tokens
-            steps = ranker.reader.document_steps(source.text, limit, count_tokens=counts, whole=whole)
-            read = yield from self._observed(call, steps, ranker.readable(length, counts or whole))
+            steps = ranker.reader.document_steps(source.text, most, count_tokens=counts)
+            readable = length if counts else ranker.readable(length, most)
+            read = yield from self._observed(call, steps, readable)
+        cut = _cut(read, length)
+        if cut.characters and (most < asked or asked >= WHOLE_DOCUMENT):
+            about = "about " if read.tokens_cut is None else ""
+            raise InvalidArgument(
+                f"documents[{index}]: has {about}{len(read) + cut.tokens:,} tokens, and ranker {ranker.name} "
+                f"would read all; limits.max_document_tokens is {self._max_document_tokens:,}"
+            )
         ranker.density.observe(length - read.characters_cut, len(read))
-        return ranker.reader.split(read, limit), _cut(read, length)
+        return ranker.reader.split(read), cut
 
     def _read_document(
         self, call: ActiveCall, framer: ChunkFramer, index: int, stored: StoredTokens | None
     ) -> Steps[tuple[PendingDocument, list[QueuedInput]]]:
-        chunks, cut = yield from self._read_chunks(call, index, stored, call.call.max_chunks, whole=False)
+        chunks, cut = yield from self._read_chunks(call, index, stored)
         inputs = framer.inputs(chunks)
         spans = np.array([(chunk.start, chunk.end) for chunk in chunks], dtype=np.uint32)
         tokens = sum(each.tokens for each in inputs)
@@ -304,13 +314,13 @@ def _cut(read: TokenizedText, characters: int) -> Cut:
 
 def _stored(call: ActiveCall, source: Source, index: int) -> EncodedDocument:
     """Read the stored encodings of a document's chunks, at most as many as the call wants."""
-    place, limit, chunking = call.call.documents[index].place, call.call.max_chunks, call.ranker.spec.chunking
+    place, limit = call.call.documents[index].place, call.call.max_chunks
     assert source.encodings is not None, "its encodings are kept"
     whole = source.encodings.read(place)
     if limit is None or len(whole.spans) <= limit:
         return whole
     assert source.tokens is not None, "what the call's limit cuts is known of tokens"
-    cut = source.tokens.read(place, readable_tokens(chunking, limit))
+    cut = source.tokens.read(place, call.ranker.spec.readable_tokens(limit))
     spans = whole.spans[:limit]
     return EncodedDocument(Features(whole.features.vectors[:limit]), spans, _cut(cut, 0))
 

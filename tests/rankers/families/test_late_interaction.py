@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from farrank_rankers.chunking import Chunking
+from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.errors import SpecError
 from farrank_rankers.families import late_interaction
 from farrank_rankers.family import EvidenceKind, LateInteractionOptions
@@ -205,10 +205,10 @@ def test_other_tokenizers_bring_their_own_special_tokens(make_model: MakeModel) 
 
 def test_limits_are_those_of_pairs(tiny_backbone: Path, cross_encoder: Path) -> None:
     spec = new_ranker(FAMILY, tiny_backbone, pretrained=False).spec
-    assert spec.chunking == Chunking("sliding", 150, 100, 1431)
+    assert spec.chunking == Chunking("sliding", 150, 100, WHOLE_DOCUMENT)
     assert spec.max_query_tokens == 32
     fitted = new_ranker(FAMILY, cross_encoder)  # of 128 positions, 3 of which are for special tokens
-    assert fitted.spec.chunking == Chunking("sliding", 125, 83, 1431)
+    assert fitted.spec.chunking == Chunking("sliding", 125, 83, WHOLE_DOCUMENT)
     assert fitted.reader.max_input_tokens == 128
 
 
@@ -344,7 +344,7 @@ def test_options_that_do_not_fit_are_named(cross_encoder: Path, small: Callable[
     with pytest.raises(SpecError, match=message):
         made(47, 8)
     assert made(46, 8).eval().score("query " * 8, ["hello " * 80])[0].chunk_scores
-    with pytest.raises(SpecError, match=r"max_document_tokens is 80: .* may be 71 chunks; the 64 positions"):
+    with pytest.raises(SpecError, match=r"max_document_tokens is 80: .* may be 71 chunks; the positions"):
         made(10, 8)
     with pytest.raises(SpecError, match=r"pad_query_to is 12; it must be none"):
         new_ranker(FAMILY, cross_encoder, CHUNKING, max_query_tokens=8, pad_query_to=12)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
 
@@ -20,7 +21,7 @@ LENGTHS = (0, 1, 476, 477, 478, 954, 1431, 5000)
 def ranker(request: pytest.FixtureRequest, make_backbone: MakeBackbone) -> Ranker:
     folder = make_backbone(request.param)
     pretrained = request.param not in ("jina", "mosaic")
-    return new_ranker("longp", folder, seed=2, pretrained=pretrained).eval()
+    return new_ranker("longp", folder, seed=2, pretrained=pretrained, max_document_tokens=1431).eval()
 
 
 def words(ranker: Ranker, tokens: int) -> str:
@@ -69,6 +70,6 @@ def test_the_score_is_the_heads_of_the_whole_document(make_backbone: MakeBackbon
 
 def test_a_short_backbone_gets_a_short_window(make_backbone: MakeBackbone) -> None:
     chunking = new_ranker("longp", make_backbone("bert", positions=512)).spec.chunking
-    assert (chunking.kind, chunking.window, chunking.max_document_tokens) == ("first", 477, 1431)
+    assert (chunking.kind, chunking.window, chunking.max_document_tokens) == ("first", 477, WHOLE_DOCUMENT)
     chunking = new_ranker("longp", make_backbone("bert", positions=4096)).spec.chunking
-    assert (chunking.window, chunking.stride) == (1431, 1431)
+    assert (chunking.window, chunking.stride) == (4061, 4061)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel
 
-from farrank_rankers.chunking import Chunking
+from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.errors import SourceError, SpecError, WeightsError
 from farrank_rankers.family import (
     EvidenceKind,
@@ -343,12 +343,12 @@ def test_more_chunks_than_positions_are_refused(cross_encoder: Path, minilm: Cal
 
     message = (
         r"chunking\.max_document_tokens is 519: with a window of 10 and a stride of 1 that may be 510 chunks"
-        r"; the 512 positions of the aggregator's transformer hold at most 509"
+        r"; the positions of the aggregator's transformer hold at most 509"
     )
     with pytest.raises(SpecError, match=message):
         many(RAND, 519)
     many(RAND, 518)
-    with pytest.raises(SpecError, match="the 64 positions of the aggregator's transformer hold at most 61"):
+    with pytest.raises(SpecError, match="the positions of the aggregator's transformer hold at most 61"):
         many(PRETR, 71)
     longest = many(PRETR, 70).eval().score("query", ["hello " * 70])[0]
     assert len(longest.chunks) == 61
@@ -357,6 +357,13 @@ def test_more_chunks_than_positions_are_refused(cross_encoder: Path, minilm: Cal
     assert len(many(WITH_QUERY, 61).eval().score("query " * 8, ["hello " * 70])[0].chunks) == 52
     with pytest.raises(SpecError, match="hold at most 48"):
         many(WITH_QUERY, 61, pad_query_to=12)
+    # Without a limit of its own a ranker reads as many chunks as it has positions for, and says what it cuts.
+    whole = many(PRETR, WHOLE_DOCUMENT).eval().score("query", ["hello " * 90], count_tokens=True)[0]
+    assert (len(whole.chunks), whole.tokens_cut) == (61, 20)
+    few = many(PRETR, WHOLE_DOCUMENT, options={"trained_chunks": 5})
+    assert few.spec.most_chunks() == len(few.eval().score("query", ["hello " * 90])[0].chunks) == 5
+    with pytest.raises(SpecError, match="trained_chunks is 0; it must be at least 1"):
+        many(PRETR, WHOLE_DOCUMENT, options={"trained_chunks": 0})
 
 
 def test_an_artifact_refuses_more_chunks_when_opened(make: Callable[[Case], Ranker], tmp_path: Path) -> None:

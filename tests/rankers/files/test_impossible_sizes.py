@@ -46,11 +46,8 @@ def write(artifact: Path, file: str, keys: str, value: object) -> None:
         ("chunking.window", 0, "chunking.window is 0; it must be at least 1"),
         ("chunking.window", "wide", "chunking.window is 'wide'; it must be a whole number"),
         ("chunking.window", HUGE, "would exceed the 128 positions"),
-        (
-            "chunking.max_document_tokens",
-            HUGE,
-            "the 512 positions of the aggregator's transformer hold at most",
-        ),
+        ("chunking.max_document_tokens", HUGE, "it must be at most 16,777,216"),
+        ("chunking.max_document_tokens", 60_000, "positions of the aggregator's transformer hold at most"),
         ("max_query_tokens", 1.5, "max_query_tokens is 1.5; it must be a whole number"),
         ("max_query_tokens", HUGE, "would exceed the 128 positions"),
         ("pad_query_to", HUGE, "would exceed the 128 positions"),

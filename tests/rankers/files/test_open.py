@@ -47,13 +47,13 @@ def test_the_embedded_model_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("family", "aggregation", "chunking"),
     [
-        (None, "max", Chunking("sliding", 150, 100, 1431)),
-        ("cross-encoder", "max", Chunking("sliding", 150, 100, 1431)),
-        ("firstp", "first", Chunking("first", 477, 477, 1431)),
-        ("avgp", "mean", Chunking("disjoint", 477, 477, 1431)),
-        ("maxp", "max", Chunking("sliding", 150, 100, 1431)),
-        ("sump", "sum", Chunking("sliding", 150, 100, 1431)),
-        ("longp", "first", Chunking("first", 477, 477, 477)),
+        (None, "max", Chunking("sliding", 150, 100, WHOLE_DOCUMENT)),
+        ("cross-encoder", "max", Chunking("sliding", 150, 100, WHOLE_DOCUMENT)),
+        ("firstp", "first", Chunking("first", 477, 477, WHOLE_DOCUMENT)),
+        ("avgp", "mean", Chunking("disjoint", 477, 477, WHOLE_DOCUMENT)),
+        ("maxp", "max", Chunking("sliding", 150, 100, WHOLE_DOCUMENT)),
+        ("sump", "sum", Chunking("sliding", 150, 100, WHOLE_DOCUMENT)),
+        ("longp", "first", Chunking("first", 477, 477, WHOLE_DOCUMENT)),
     ],
 )
 def test_cross_encoders_get_the_papers_chunking(
@@ -70,11 +70,11 @@ def test_cross_encoders_get_the_papers_chunking(
 @pytest.mark.parametrize(
     ("limits", "window", "most"),
     [
-        ({}, 1965, 1965),
+        ({}, 1965, WHOLE_DOCUMENT),
         ({"max_document_tokens": 900}, 900, 900),
         ({"max_document_tokens": 5000}, 1965, 5000),
-        ({"window": 300}, 300, 1965),
-        ({"pad_query_to": 40}, 1957, 1957),
+        ({"window": 300}, 300, WHOLE_DOCUMENT),
+        ({"pad_query_to": 40}, 1957, WHOLE_DOCUMENT),
     ],
 )
 def test_whole_documents_are_as_long_as_the_backbone_reads(

@@ -8,12 +8,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from farrank_calls.errors import DeadlineExceeded, InvalidArgument
+from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.depth.plan import DepthPlan, Round
-from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.tokenizer import finished
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory
@@ -24,7 +26,7 @@ from farrank_server.engine.device import work_queue
 from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.loaded.document_cache import DocumentCache
-from farrank_server.engine.loaded.loading import check_rankers, load_rankers
+from farrank_server.engine.loaded.loading import check_rankers, depth_of, load_rankers
 from farrank_server.engine.rounds import CallRounds
 from farrank_server.metrics import Metrics
 from farrank_settings.errors import ConfigError
@@ -37,11 +39,12 @@ from support.engine_bench import (
     Bench,
     Faulty,
     OpenBench,
+    opened_bench,
     scores,
     until,
 )
 
-ADAPTIVE = DepthConfig("adaptive")
+ALL, ADAPTIVE = DepthConfig("all"), DepthConfig("adaptive")
 # The plan of the rankers here, unless a test says otherwise.
 THREE = DepthPlan((Round(1.0, 2), Round(0.5, 2), Round(0.2, 4)))
 EVERYTHING = DepthConfig("adaptive", chunks=10_000)
@@ -145,7 +148,7 @@ async def test_scores_are_those_of_just_the_chunks_that_were_read(
     assert result.rounds >= 2
     query = reader.read_query(QUERY)
     for text, document in zip(LONG, result.documents, strict=True):
-        chunks = reader.split(finished(reader.document_steps(text, whole=True)))
+        chunks = reader.split(finished(reader.document_steps(text, WHOLE_DOCUMENT)))
         assert chunks[-1].end == len(text.rstrip())
         assert document.chunks_scored == len(chunks)
         assert document.cut.characters == document.cut.tokens == 0
@@ -168,8 +171,8 @@ async def test_scores_are_those_of_just_the_chunks_that_were_read(
 async def test_a_budget_for_everything_gives_the_scores_of_reading_all(
     tiny_rankers: dict[str, Path], family: str
 ) -> None:
-    async with opened(tiny_rankers, **{family: RankerConfig(max_document_tokens=100_000)}) as bench:
-        everything = await bench.rerank(LONG, ranker=family)
+    async with opened(tiny_rankers, **{family: RankerConfig()}) as bench:
+        everything = await bench.rerank(LONG, ranker=family, depth=ALL)
         adaptive = await bench.rerank(LONG, ranker=family, depth=EVERYTHING)
         tokens = DepthConfig("adaptive", tokens=everything.tally.tokens)
         in_tokens = await bench.rerank(LONG, ranker=family, depth=tokens)
@@ -181,13 +184,66 @@ async def test_a_budget_for_everything_gives_the_scores_of_reading_all(
         assert [document.spans.tolist() for document in result.documents] == spans
 
 
-async def test_the_passage_at_the_end_is_found_beyond_the_limit_of_the_ranker(open_bench: OpenBench) -> None:
-    async with open_bench() as bench:
-        limited = (await bench.rerank(LONG)).documents[9]
-        found = (await bench.rerank(LONG, depth=ADAPTIVE)).documents[9]
+async def test_a_limit_of_the_ranker_cuts_what_adaptive_depth_chooses_from(
+    tiny_rankers: dict[str, Path],
+) -> None:
+    async with opened(tiny_rankers, maxp=RankerConfig(max_document_tokens=1431)) as bench:
+        limited = (await bench.rerank(LONG, ranker="maxp")).documents[9]
+        read = (await bench.rerank(LONG, ranker="maxp", depth=ALL)).documents[9]
+    async with opened(tiny_rankers, maxp=RankerConfig()) as bench:
+        whole = (await bench.rerank(LONG, ranker="maxp")).documents[9]
     needle = LONG[9].index(NEEDLE)
+    assert limited.chunks_scored == len(read.spans) == 14
+    assert limited.cut == read.cut
     assert needle > len(LONG[9]) - limited.cut.characters
-    assert any(start <= needle < end for start, end in found.spans.tolist())
+    assert whole.cut.characters == whole.cut.tokens == 0
+    assert any(start <= needle < end for start, end in whole.spans.tolist())
+
+
+FAR = FILLER * 1400 + NEEDLE + FILLER * 20
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_a_needle_after_20000_tokens_is_read_by_default_and_with_depth_all(
+    tiny_rankers: dict[str, Path], family: str
+) -> None:
+    reader = open_reader(tiny_rankers[family])
+    needle = FAR.index(NEEDLE)
+    whole = finished(reader.document_steps(FAR, WHOLE_DOCUMENT))
+    assert np.searchsorted(whole.starts, needle) > 20_000
+    chunks, most = len(reader.split(whole)), reader.spec.most_chunks() or WHOLE_DOCUMENT
+    async with opened(tiny_rankers, **{family: RankerConfig()}) as bench:
+        if most < chunks:  # its transformer has positions for fewer than the document has
+            (document,) = (await bench.rerank((FAR,), ranker=family, depth=ALL)).documents
+            assert len(document.spans) == most
+            assert document.cut.tokens > 0
+        for depth in (None,) if most < chunks else (None, ALL):
+            (document,) = (await bench.rerank((FAR,), ranker=family, depth=depth)).documents
+            assert any(start <= needle < end for start, end in document.spans.tolist())
+            assert document.cut.characters == document.cut.tokens == 0
+            assert len(document.spans) == chunks if depth else len(document.spans) < 10
+
+
+@pytest.mark.parametrize("depth", [ADAPTIVE, ALL])
+async def test_a_document_of_more_tokens_than_the_server_allows_is_refused(
+    tiny_rankers: dict[str, Path], depth: DepthConfig
+) -> None:
+    async with opened_bench(
+        tiny_rankers, lambda runtime: Faulty(runtime, lambda inputs: None), max_document_tokens=300
+    ) as bench:
+        with pytest.raises(InvalidArgument) as refused:
+            await bench.rerank((TEXTS[0], LONG[0]), depth=depth)
+        assert refused.match(r"documents\[1\]: has about (\d+) tokens, and ranker maxp would read all")
+        assert "limits.max_document_tokens is 300" in str(refused.value)
+        assert is_empty(bench)
+        await bench.rerank(TEXTS, depth=depth)
+        # A call that asks for a cut gets it, and the answer names it.
+        cut = (await bench.rerank((LONG[0],), depth=ALL, max_chunks=2)).documents[0]
+        assert len(cut.spans) == 2
+        assert cut.cut.tokens > 0
+        # A bi-encoder is held to it, too.
+        with pytest.raises(InvalidArgument, match="ranker biencoder would read all"):
+            await bench.rerank((LONG[0],), ranker="biencoder")
 
 
 async def test_empty_and_short_documents_are_read_too(open_bench: OpenBench) -> None:
@@ -295,9 +351,9 @@ async def test_a_time_budget_ends_the_call_after_its_first_round_at_the_earliest
         assert at_once.rounds == 1
         assert {len(document.spans) for document in at_once.documents} == {1}
         whole = await bench.rerank(LONG, depth=DepthConfig("adaptive", milliseconds=3_600_000))
-        # 2 chunks of each, 2 more, 4 more, and so on to the 57 of the longest document.
-        assert (whole.rounds, whole.ended_early) == (6, False)
-        assert {each.round for each in whole.documents} == {6}
+        # 2 chunks of each, 2 more, 4 more, and the rest of the 14 within the ranker's limit.
+        assert (whole.rounds, whole.ended_early) == (4, False)
+        assert {each.round for each in whole.documents} == {4}
         assert all(len(each.spans) == each.chunks_scored for each in whole.documents)
 
 
@@ -502,3 +558,15 @@ async def test_a_call_without_a_depth_gets_that_of_the_ranker(tiny_rankers: dict
     async with opened(tiny_rankers, maxp=RankerConfig(depth=DepthConfig("adaptive", chunks=2))) as bench:
         assert (await bench.rerank(LONG)).tally.chunks == 20
         assert (await bench.rerank(LONG, depth=DepthConfig())).documents[9].chunks_scored == 0
+
+
+async def test_without_a_configured_depth_every_ranker_that_can_be_is_adaptive(
+    tiny_rankers: dict[str, Path],
+) -> None:
+    names = ("maxp", "cedr-knrm", "yes-no", "firstp", "biencoder")
+    async with opened(tiny_rankers, **{name: RankerConfig() for name in names}) as bench:
+        modes = {name: bench.engine.loaded[name].depth.mode for name in names}
+        spec = bench.engine.loaded["maxp"].spec
+    assert modes == dict.fromkeys(names[:3], "adaptive") | dict.fromkeys(names[3:], "all")
+    assert depth_of("pair", RankerConfig(), [spec, spec]).mode == "all"
+    assert depth_of("one", RankerConfig(depth=ALL), [spec]).mode == "all"

@@ -24,7 +24,7 @@ from farrank_runtimes.runtime import (
     Runtime,
     RuntimeAbsent,
 )
-from farrank_server.config.schema import RankerConfig, ServerConfig
+from farrank_server.config.schema import DepthConfig, RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.loaded.document_cache import DocumentCache
 from farrank_server.engine.loaded.ranker import LoadedEnsemble, LoadedRanker, Scorer
@@ -52,7 +52,9 @@ def load_rankers(config: ServerConfig, cache: DocumentCache) -> list[Scorer]:
     scorers: list[Scorer] = []
     for name, members in configured.items():
         loaded = tuple(_load(each, member, config, cache) for each, member in members.items())
-        check_depth(name, config.rankers[name], [each.spec for each in loaded])
+        depth = depth_of(name, config.rankers[name], [member.spec for member in loaded])
+        for member in loaded:
+            member.depth = depth
         scorers.append(loaded[0] if list(members) == [name] else LoadedEnsemble(name, loaded))
     return scorers
 
@@ -69,10 +71,12 @@ def check_names(rankers: Mapping[str, Iterable[str]]) -> None:
         seen |= {*members}
 
 
-def check_depth(name: str, source: RankerConfig, members: Sequence[RankerSpec]) -> None:
-    """Check that a ranker of adaptive depth can read in rounds. Raises: ConfigError."""
-    if source.depth.is_adaptive and (why := why_not_adaptive(*members)) is not None:
+def depth_of(name: str, source: RankerConfig, members: Sequence[RankerSpec]) -> DepthConfig:
+    """Choose a ranker's depth: as configured, else adaptive if it can be. Raises: ConfigError."""
+    why = why_not_adaptive(*members)
+    if source.depth is not None and source.depth.is_adaptive and why is not None:
         raise ConfigError(f"rankers.{name}.depth.mode: cannot be adaptive: {why}")
+    return source.depth or DepthConfig("all" if why else "adaptive")
 
 
 def check_rankers(config: ServerConfig) -> None:
@@ -92,7 +96,7 @@ def check_rankers(config: ServerConfig) -> None:
                 specs.append(open_reader(member.source, **member.overrides).spec)
                 if member.export_file is not None:
                     named_published(ModelFiles.find(locate(member.source)), member.export_file)
-            check_depth(name, source, specs)
+            depth_of(name, source, specs)
         except ConfigError as error:
             problems += error.problems
         except (RankerError, OSError) as error:
@@ -194,7 +198,6 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
         probe=probe,
         runtime_reason=served.reason,
         parity=served.parity,
-        depth=source.depth,
     )
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from farrank_rankers.calibration import Calibration
-from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.ensemble import ensemble_version
 from farrank_rankers.exports.manifest import ExportParity
 from farrank_rankers.family import EvidenceKind
@@ -93,14 +92,14 @@ class LoadedRanker:
         """Maps a chunk's raw score to a score between 0 and 1."""
         return self.spec.chunk_calibration
 
-    def readable(self, length: int, whole: bool) -> int:
-        """Bound how many characters of a text are read.
+    def tokens_read(self, max_chunks: int | None, depth: DepthConfig) -> int:
+        """Bound how many tokens of a document are read, be it only to choose among its chunks."""
+        limit = self.spec.chunking.max_document_tokens
+        return limit if depth.is_adaptive else self.spec.readable_tokens(max_chunks)
 
-        Reading stops at the ranker's limit, unless the text is read whole or its tokens are counted.
-        """
-        if whole:
-            return length
-        return min(length, round(self.spec.chunking.max_document_tokens / MIN_DENSITY))
+    def readable(self, length: int, tokens: int) -> int:
+        """Bound how many characters of a text are read for this many tokens."""
+        return min(length, round(tokens / MIN_DENSITY))
 
     def estimate(
         self, query: str, lengths: Sequence[int], max_chunks: int | None, depth: DepthConfig
@@ -111,7 +110,7 @@ class LoadedRanker:
         """
         if not lengths:
             return RankerWork(self.name, 0, 0)
-        most_tokens = WHOLE_DOCUMENT if depth.is_adaptive else self.spec.chunking.max_document_tokens
+        most_tokens = self.tokens_read(max_chunks, depth)
         # First with the token density of recent texts, then with the lowest density.
         estimated, chunks = self._positions(
             query, lengths, max_chunks, most_tokens, self.density.per_character
