@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from farrank_rankers.chunking import Chunking
+from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.errors import SourceError, SpecError, WeightsError
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.open import open_ranker, open_reader
@@ -114,6 +114,17 @@ def test_limits_can_be_changed_when_opening(artifact: Path) -> None:
     assert open_reader(artifact, family="maxp", window=None).spec == open_reader(artifact).spec
     with pytest.raises(SpecError, match="family is 'sump'; this ranker was trained as maxp"):
         open_reader(artifact, family="sump")
+
+
+def test_an_artifact_with_a_limit_keeps_it_and_names_the_cut(tmp_path: Path, cross_encoder: Path) -> None:
+    save_ranker(new_ranker("maxp", cross_encoder, seed=1, max_document_tokens=1431), tmp_path)
+    ranker, text = open_ranker(tmp_path), "search " * 2000
+    assert ranker.spec.chunking.max_document_tokens == 1431
+    (cut,) = ranker.score("query", [text], count_tokens=True)
+    assert cut.tokens_cut == 2000 - 1431
+    lifted = open_ranker(tmp_path, max_document_tokens=WHOLE_DOCUMENT)
+    assert lifted.score("query", [text], count_tokens=True)[0].tokens_cut == 0
+    assert lifted.version != ranker.version
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
