@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farrank_cli.connection import read_key
+from farrank_cli.depth_flag import DEPTH_MEANING, depth
 from farrank_cli.exit_codes import DONE, INTERRUPTED, TRY_AGAIN, CommandError
 from farrank_cli.flags import at_least, count, flag, flag_group, listed, not_negative, positive
 from farrank_cli.terminal import Progress
 from farrank_cli.terminated import run_interruptible
+from farrank_loadtest.depths import Depth, check_depths, depth_text, is_adaptive
 from farrank_loadtest.latency.plan import FORM, Caps, Plan, parse_objective
 from farrank_loadtest.latency.steps import Steps, climb, upwards
 from farrank_loadtest.loops import SCHEDULES
@@ -37,7 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--target ADDRESS", meaning, repeated=True)
     flag(parser, "--allow-remote", "allow targets that are not on this machine")
     flag(parser, "--api-key-file FILE", "file with the API key to send with every call", Path)
-    flag(parser, "--ranker NAME", "ranker to use (the server's default)", default="")
+    flag(parser, "--ranker NAME", "ranker to use (the server's default); may be repeated", repeated=True)
+    meaning = f"{DEPTH_MEANING}. A ranker that cannot be adaptive is measured once. May be repeated"
+    flag(parser, "--depth DEPTH", meaning, depth, repeated=True, dest="depths")
     flag(parser, "--priority", "priority of all calls; only Farrank over gRPC has one", choices=PRIORITIES)
     flag(parser, "--out FOLDER", "folder for the report", Path, required=True)
 
@@ -52,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag(source, "--synthetic LENGTHS", f"generated documents: {FORMS}")
     flag(group, "--queries FILE", "id<TAB>text, or .jsonl", Path)
     flag(group, "--collection FILE", "JSON lines; may be repeated", Path, repeated=True)
-    flag(group, "--depth N", "documents of a query of the run", count, 100)
+    flag(group, "--k N", "documents of a query of the run", count, 100)
     flag(group, "--calls N", "generated calls, sent in turn", count, 100)
     flag(group, "--documents N", "documents of a generated call", count, 10)
     flag(group, "--query-tokens N", "query tokens of a generated call", count, 8)
@@ -93,7 +99,7 @@ def read_workload(args: argparse.Namespace) -> Workload:
     if args.run is not None:
         if args.queries is None or not args.collection:
             raise CommandError("--run: needs --queries and --collection")
-        return read_candidates(args.run, args.queries, args.collection, args.depth)
+        return read_candidates(args.run, args.queries, args.collection, args.k)
     lengths = parse_lengths(args.synthetic)
     return make_up(args.calls, args.documents, lengths, args.query_tokens, seed=args.seed)
 
@@ -113,7 +119,7 @@ def read_plan(args: argparse.Namespace) -> tuple[Plan, Steps]:
         repeats=args.repeats,
         timeout_s=args.timeout_s,
         seed=args.seed,
-        ranker=args.ranker,
+        ranker=args.ranker[0] if args.ranker else "",
         caps=Caps(args.max_rate, args.max_callers, args.max_in_flight, args.max_calls, args.max_load_s),
     )
     if args.climb is not None:
@@ -136,7 +142,8 @@ def _climb(args: argparse.Namespace, plan: Plan) -> Steps:
 def run(args: argparse.Namespace) -> int:
     """Measure, write a folder for each target, print the results.
 
-    Several targets are measured in turn at each load, so that other work of the machine affects them alike.
+    Several targets, rankers or depths are measured in turn at each load, so that other work of the machine
+    affects them alike.
     Raises: CommandError or LoadtestError, one line, if it cannot be done; ModuleNotFoundError if the loadtest
     extra is not installed.
     """
@@ -148,56 +155,107 @@ def run(args: argparse.Namespace) -> int:
 
     addresses: list[str] = args.target or [TARGET]
     plan, steps = read_plan(args)
-    if len(addresses) > 1 and args.climb is not None:
-        raise CommandError("--climb: takes one --target; several are measured at --rates or with --callers")
     workload = read_workload(args)
     key = None if args.api_key_file is None else read_key(args.api_key_file)
-    folders = [args.out] if len(addresses) == 1 else _folders(args.out, addresses)
+    contenders = run_interruptible(find_contenders(args, addresses, key))
+    if len(contenders) > 1 and args.climb is not None:
+        raise CommandError(
+            "--climb: takes one --target, --ranker and --depth; "
+            "several are measured at --rates or with --callers"
+        )
+    folders = [args.out] if len(contenders) == 1 else _folders(args.out, contenders)
     for folder in folders:
         new_folder(folder, RESULTS)
-    settings = [describe_setting(address, workload) for address in addresses]
+    settings = [describe_setting(each.address, each.depth, workload) for each in contenders]
     progress = LoadProgress(plan)
 
     async def measure() -> list[Sweep]:
         targets = [
-            open_target(address, allow_remote=args.allow_remote, api_key=key, priority=args.priority)
-            for address in addresses
+            (
+                open_target(
+                    each.address,
+                    allow_remote=args.allow_remote,
+                    api_key=key,
+                    priority=args.priority,
+                    depth=each.depth,
+                ),
+                replace(plan, ranker=each.ranker),
+            )
+            for each in contenders
         ]
         try:
-            for address, target in zip(addresses, targets, strict=True):
+            for each, (target, its) in zip(contenders, targets, strict=True):
                 # Errors of this call name this target.
-                args.target = address
-                await probe(target, workload, plan)
-                print(f"{address}: {workload.describe()}", file=sys.stderr, flush=True)
+                args.target = each.address
+                await probe(target, workload, its)
+                print(f"{each}: {workload.describe()}", file=sys.stderr, flush=True)
             if len(targets) == 1:
-                return [await sweep(targets[0], workload, plan, steps, progress)]
-            return await measure_in_turn(targets, workload, plan, args.rates or args.callers, progress)
+                target, its = targets[0]
+                return [await sweep(target, workload, its, steps, progress)]
+            return await measure_in_turn(targets, workload, args.rates or args.callers, progress)
         finally:
             progress.end()
-            for target in targets:
+            for target, _ in targets:
                 await target.close()
 
     sweeps = run_interruptible(measure())
-    for address, folder, found, setting in zip(addresses, folders, sweeps, settings, strict=True):
+    for each, folder, found, setting in zip(contenders, folders, sweeps, settings, strict=True):
         write_folder(folder, found, setting)
-        name = f"{address}: " if len(addresses) > 1 else ""
+        name = f"{each}: " if len(contenders) > 1 else ""
         print(f"{name}{verdict(found)}\n{folder / PAGE}")
-    for line in compared(addresses, sweeps):
+    for line in compared([str(each) for each in contenders], sweeps):
         print(line)
-    for address, folder, found in zip(addresses, folders, sweeps, strict=True):
+    for each, folder, found in zip(contenders, folders, sweeps, strict=True):
         if found.interrupted:
             return INTERRUPTED
         if found.target_gone:
-            raise CommandError(f"{address}: {found.note}; {folder} keeps the measurements", TRY_AGAIN)
+            raise CommandError(f"{each}: {found.note}; {folder} keeps the measurements", TRY_AGAIN)
         if not any(step.whole.latency.count for step in found.steps):
             why = f": {found.steps[-1].whole.failures}" if found.steps else ""
-            raise CommandError(f"{address}: no call was answered{why}", TRY_AGAIN)
+            raise CommandError(f"{each}: no call was answered{why}", TRY_AGAIN)
     return DONE
 
 
-def _folders(out: Path, addresses: list[str]) -> list[Path]:
-    """A folder for each target, numbered: the same target may be given twice."""
-    plain = [re.sub(r"[^A-Za-z0-9.]+", "-", address).strip("-") for address in addresses]
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One target with a ranker and a depth; an empty ranker and no depth leave the choice to the server."""
+
+    address: str
+    ranker: str
+    depth: Depth | None
+
+    def __str__(self) -> str:
+        depth = "" if self.depth is None else depth_text(self.depth)
+        return " ".join(filter(None, (self.address, self.ranker, depth)))
+
+
+async def find_contenders(
+    args: argparse.Namespace, addresses: Sequence[str], key: str | None
+) -> list[Contender]:
+    """Combine targets, rankers and depths; a ranker that cannot be adaptive is one contender, without depth.
+
+    Raises: LoadtestError if a target has no depth, or one is given twice; TargetFailed if it does not answer.
+    """
+    from farrank_loadtest.targets.address import not_adaptive
+
+    check_depths(args.depths)
+    found = []
+    rankers: Sequence[str] = args.ranker or [""]
+    for address in addresses:
+        reads_first: Collection[str] = ()
+        if any(map(is_adaptive, args.depths)):
+            args.target = address
+            allowed = args.allow_remote
+            reads_first = await not_adaptive(address, rankers, args.timeout_s, allowed, key)
+        for ranker in rankers:
+            depths = [None] if ranker in reads_first or not args.depths else args.depths
+            found += [Contender(address, ranker, each) for each in depths]
+    return found
+
+
+def _folders(out: Path, contenders: Sequence[Contender]) -> list[Path]:
+    """A folder for each contender, numbered: the same target may be given twice."""
+    plain = [re.sub(r"[^A-Za-z0-9.]+", "-", str(each)).strip("-") for each in contenders]
     return [out / f"{number}-{name}" for number, name in enumerate(plain, 1)]
 
 

@@ -17,10 +17,19 @@ Evaluated = Mapping[str, Sequence[PerQuery]]
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """The share of another model's mean, and the 95% interval of a paired bootstrap over queries."""
+
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """A mean over queries and seeds, its relative gain over the baseline, and the tests' p-values.
 
-    `gain` is None without a baseline, and if the baseline's mean is 0.
+    `gain` is None without a baseline, and if the baseline's mean is 0; `kept`, without full reading.
     """
 
     mean: float
@@ -28,15 +37,20 @@ class Cell:
     gain: float | None = None
     t_test_p: float | None = None
     randomisation_p: float | None = None
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """One model: its cells by measure; `baseline` is empty if it has none."""
+    """One model: its cells by measure.
+
+    `baseline` is empty if it has none, and so is `full`, the model whose mean's share it keeps.
+    """
 
     model: str
     baseline: str
     cells: Mapping[str, Cell]
+    full: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +135,12 @@ def _cell(cell: Cell, alpha: float, *, is_best: bool) -> str:
     tests = {T_TEST: cell.t_test_p, RANDOMISATION: cell.randomisation_p}
     marks = "".join(mark for mark, p in tests.items() if p is not None and p < alpha)
     mean = f"**{cell.mean:.3f}**" if is_best else f"{cell.mean:.3f}"
-    return mean + marks + ("" if cell.gain is None else f" ({_percent(cell.gain)})")
+    kept = (
+        ""
+        if cell.kept is None
+        else f"; kept {cell.kept.share:.1%} [{cell.kept.low:.1%}, {cell.kept.high:.1%}]"
+    )
+    return mean + marks + ("" if cell.gain is None else f" ({_percent(cell.gain)})") + kept
 
 
 def _legend(reports: Sequence[Report]) -> list[str]:
@@ -141,6 +160,11 @@ def _legend(reports: Sequence[Report]) -> list[str]:
         lines.append(
             f"In parentheses: relative gain over {', '.join(against)}. Significantly different from it "
             f"(two-sided p below {levels}): {T_TEST} by the paired t-test, {RANDOMISATION} by randomisation."
+        )
+    if fulls := sorted({row.full for row in rows if row.full}):
+        lines.append(
+            f"Kept: the share of the mean of {', '.join(fulls)}, in brackets the 95% interval of a paired "
+            "bootstrap over queries."
         )
     return lines + [note for report in reports for note in report.notes]
 

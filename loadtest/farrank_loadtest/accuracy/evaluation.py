@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from ir_measures import Measure
 from scipy import stats
 
-from farrank_loadtest.accuracy.accuracy_report import Cell, Evaluated, ModelRow, Report
+from farrank_loadtest.accuracy.accuracy_report import Cell, Evaluated, Kept, ModelRow, Report
 from farrank_loadtest.accuracy.test_set import Runs, depths
 from farrank_loadtest.errors import LoadtestError
 from farrank_trec import Qrels
@@ -28,12 +28,14 @@ class EvaluationSettings:
     """The measures, the queries that count, and the tests of differences.
 
     With `ranked_only`, only queries that every run ranks count; otherwise every judged query counts, as 0 for
-    a run that lacks it, like `trec_eval -c`.
+    a run that lacks it, like `trec_eval -c`. `baselines` and `fulls` map a model to the one that it is
+    compared with, and to the one whose share it keeps.
     """
 
     test_set: str
     measures: Sequence[Measure]
     baselines: Mapping[str, str]
+    fulls: Mapping[str, str]
     alpha: float
     resamples: int
     seed: int
@@ -67,7 +69,12 @@ def evaluate_models(
         name: [evaluate_pooled(list(zip(qrels, seed, strict=True)), measures) for seed in seeds]
         for name, seeds in models.items()
     }
-    rows = compare(evaluated, settings.baselines, resamples=settings.resamples, seed=settings.seed)
+    chance = (settings.resamples, settings.seed)
+    rows = [
+        replace(row, full=full, cells=_with_kept(row, evaluated, full, *chance)) if full else row
+        for row in compare(evaluated, settings.baselines, resamples=chance[0], seed=chance[1])
+        for full in [settings.fulls.get(row.model, "")]
+    ]
     notes = [*notes]
     if left_out := judged - counted:
         notes.append(f"Judged queries left out because not every run ranks them: {left_out:,}.")
@@ -104,7 +111,7 @@ def _unequal_depths(models: Runs) -> list[str]:
     told = ", ".join(f"{name} {depth:,}" for name, depth in deep.items())
     return [
         f"Ranked to unequal depths (at most, documents a query): {told}. Measures beyond the shallowest "
-        "depth do not compare; --depth cuts all runs."
+        "depth do not compare; --k cuts all runs."
     ]
 
 
@@ -133,6 +140,39 @@ def _cell(
     pairs = list(values.values()), [base[query] for query in values]
     gain = mean / base_mean - 1 if base_mean else None
     return Cell(mean, by_seed, gain, *paired_tests(*pairs, resamples=resamples, seed=seed))
+
+
+def _with_kept(row: ModelRow, evaluated: Evaluated, full: str, resamples: int, seed: int) -> dict[str, Cell]:
+    """Add the kept share of `full` to the cells of a row."""
+    cells = {}
+    for measure, cell in row.cells.items():
+        base = _averaged(evaluated[full], measure)
+        values = _averaged(evaluated[row.model], measure)
+        pairs = list(values.values()), [base[query] for query in values]
+        cells[measure] = replace(cell, kept=kept_share(*pairs, resamples=resamples, seed=seed))
+    return cells
+
+
+def kept_share(
+    values: Sequence[float], full: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0
+) -> Kept | None:
+    """Divide the mean by the mean of full reading, with a 95% interval; None if that mean is 0.
+
+    A paired bootstrap draws the queries: both rankers' values of a query stay together. A ranker keeps a
+    share with 97.5% confidence, non-inferiority, if the interval's lower end is not below it.
+    """
+    pairs = np.array([values, full], dtype=float)
+    means = pairs.mean(axis=1)
+    if not means[1]:
+        return None
+    random, count = np.random.default_rng(seed), pairs.shape[1]
+    ratios: list[float] = []
+    for start in range(0, resamples, _BATCH):
+        drawn = random.integers(count, size=(min(_BATCH, resamples - start), count))
+        top, bottom = pairs[:, drawn].mean(axis=2)
+        ratios += (top[bottom > 0] / bottom[bottom > 0]).tolist()
+    low, high = np.percentile(ratios, (2.5, 97.5))
+    return Kept(float(means[0] / means[1]), float(low), float(high))
 
 
 def _averaged(seeds: Sequence[PerQuery], measure: str) -> dict[str, float]:

@@ -1,19 +1,23 @@
 """Let a server rerank a test set with one ranker after the other, and write every run to a file."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
 from farrank_loadtest.accuracy.test_set import RETRIEVER, Model, Runs, TestSet
+from farrank_loadtest.depths import Depth, depth_text
 from farrank_loadtest.errors import LoadtestError, TargetFailed
+from farrank_loadtest.kept_files import writing_to
 from farrank_loadtest.targets import Target, TargetError
 from farrank_loadtest.targets.address import open_target
 from farrank_loadtest.targets.grpc import FarrankTarget
 from farrank_loadtest.workloads import Call
 from farrank_loadtest.workloads.recorded import calls_of_run
-from farrank_trec import Run, ScoredDoc, rank, write_run
+from farrank_trec import Run, ScoredDoc, rank, read_run, write_run
 from farrank_trec.errors import InputError
 
 # An accuracy test can wait: calls to a server that is overloaded or restarting are retried.
@@ -27,8 +31,9 @@ class RunMaker:
     """Asks one server for rankers' runs, `in_flight` queries at a time, and writes each run to `folder`.
 
     With an `index`, the server finds `k` candidates in it, or its default number without a `k`. `begun` gets
-    the ranker and its number of queries, and returns a callback for the number done. `kept` lists every
-    written file, complete or not, with the number of queries done and the total.
+    the run's tag and its number of queries, and returns a callback for the number done. With `resume`,
+    queries that a run in `folder` holds are not asked again. `kept` lists every written file, complete or
+    not, with the number of queries done and the total.
     """
 
     address: str
@@ -39,11 +44,14 @@ class RunMaker:
     begun: Callable[[str, int], Callable[[int], None]]
     index: str | None = None
     k: int | None = None
+    resume: bool = False
     api_key: str | None = field(default=None, repr=False)
     kept: list[tuple[Path, int, int]] = field(default_factory=list)
 
-    async def rerank(self, target: Target, ranker: str, calls: Sequence[Call], part: str) -> Run:
-        """Rerank the calls' documents.
+    async def rerank(
+        self, target: Target, ranker: str, calls: Sequence[Call], part: str, tag: str = ""
+    ) -> Run:
+        """Rerank the calls' documents. `tag` names the run; it is the ranker's name if it is empty.
 
         Raises: TargetFailed, with the query, at the first query that fails after all retries: a mean over the
             others would not be the ranker's. Finished queries are written even then.
@@ -56,10 +64,20 @@ class RunMaker:
             doc_ids = (document.doc_id for document in call.documents)
             return rank(query_id, zip(doc_ids, answer.scores, strict=True))
 
-        return await self._run(ranker, list(by_id), ask, part)
+        kept = self._kept(tag or ranker, part)
+        for query_id, call in by_id.items():
+            if {each.doc_id for each in kept.get(query_id, ())} != {each.doc_id for each in call.documents}:
+                kept.pop(query_id, None)
+        return await self._run(ranker, list(by_id), ask, part, tag or ranker, kept)
 
     async def search(
-        self, target: FarrankTarget, ranker: str, queries: Mapping[str, str], part: str, first_stage: Run
+        self,
+        target: FarrankTarget,
+        ranker: str,
+        queries: Mapping[str, str],
+        part: str,
+        first_stage: Run,
+        tag: str = "",
     ) -> Run:
         """Let the server find the candidates; the first stage's order goes into `first_stage`.
 
@@ -75,11 +93,21 @@ class RunMaker:
             )
             return rank(query_id, ((each.id, each.score) for each in found))
 
-        return await self._run(ranker, list(queries), ask, part)
+        return await self._run(ranker, list(queries), ask, part, tag or ranker, {})
 
-    async def _run(self, ranker: str, query_ids: Sequence[str], ask: Ask, part: str) -> Run:
-        finished: Run = {}
-        waiting, told = iter(query_ids), self.begun(ranker, len(query_ids))
+    def _kept(self, tag: str, part: str) -> Run:
+        """Read the queries of an earlier run, if it is resumed."""
+        path = self._path(tag, part)
+        return read_run(path) if self.resume and path.exists() else {}
+
+    def _path(self, tag: str, part: str) -> Path:
+        return self.folder / f"{quote(tag, safe='@,=')}{part}.trec"
+
+    async def _run(
+        self, ranker: str, query_ids: Sequence[str], ask: Ask, part: str, tag: str, finished: Run
+    ) -> Run:
+        waiting = iter([query_id for query_id in query_ids if query_id not in finished])
+        told = self.begun(tag, len(query_ids))
 
         async def keep_asking() -> None:
             for query_id in waiting:
@@ -93,7 +121,7 @@ class RunMaker:
         except* Exception as failures:
             raise failures.exceptions[0] from None
         finally:
-            run = self.keep(ranker, part, finished, query_ids)
+            run = self.keep(tag, part, finished, query_ids)
         return run
 
     def keep(self, tag: str, part: str, finished: Run, query_ids: Iterable[str]) -> Run:
@@ -101,7 +129,7 @@ class RunMaker:
         order = list(query_ids)
         run = {query_id: finished[query_id] for query_id in order if query_id in finished}
         if run:
-            path = self.folder / f"{quote(tag, safe='')}{part}.trec"
+            path = self._path(tag, part)
             write_run(path, run, tag=tag)
             self.kept.append((path, len(run), len(order)))
         return run
@@ -132,6 +160,47 @@ class RerankedRuns:
     notes: Sequence[str]
 
 
+VERSIONS = "versions.json"
+
+
+async def _versions(
+    maker: RunMaker, targets: Mapping[Depth | None, Target], rankers: Sequence[str]
+) -> dict[str, str]:
+    """Ask a Farrank server for the rankers' versions, and compare them with those of the runs to resume.
+
+    Raises: LoadtestError if the runs to resume are of other versions; TargetFailed as `FarrankTarget`.
+    """
+    target = next(iter(targets.values()))
+    if not isinstance(target, FarrankTarget):
+        return {}
+    versions = await target.versions(list(dict.fromkeys(rankers)), maker.timeout_s)
+    path = maker.folder / VERSIONS
+    kept: dict[str, str] = {}
+    with writing_to(maker.folder):
+        if maker.resume and path.exists():
+            kept = json.loads(path.read_text("utf-8"))
+        for ranker, version in versions.items():
+            if kept.get(ranker, version) != version:
+                raise LoadtestError(
+                    f"{path}: the runs of {ranker} are of version {kept[ranker]}, and the server's is "
+                    f"{version}: the two do not mix; name another folder"
+                )
+    return versions
+
+
+def _write_versions(maker: RunMaker, versions: Mapping[str, str]) -> None:
+    with writing_to(maker.folder):
+        maker.folder.mkdir(parents=True, exist_ok=True)
+        path = maker.folder / VERSIONS
+        kept = json.loads(path.read_text("utf-8")) if maker.resume and path.exists() else {}
+        path.write_text(json.dumps(kept | dict(versions), indent=1) + "\n", "utf-8")
+
+
+def run_tag(ranker: str, depth: Depth | None) -> str:
+    """Name a run: `maxp`, or `maxp@adaptive,chunks=4`."""
+    return ranker if depth is None else f"{ranker}@{depth_text(depth)}"
+
+
 async def rerank_models(
     maker: RunMaker,
     models: Sequence[Model],
@@ -148,23 +217,31 @@ async def rerank_models(
         `RunMaker`'s methods.
     """
     # Two models may share a seed.
-    rankers = list(dict.fromkeys(ranker for model in models for ranker in model.rankers))
+    asked = list(dict.fromkeys((ranker, model.depth) for model in models for ranker in model.rankers))
     retrieved: list[Run] = []
-    by_ranker: dict[str, list[Run]] = {ranker: [] for ranker in rankers}
+    made: dict[tuple[str, Depth | None], list[Run]] = {each: [] for each in asked}
     notes: list[str] = []
-    target = open_target(maker.address, allow_remote=maker.allow_remote, api_key=maker.api_key)
-    try:
-        versions = (
-            await target.versions(rankers, maker.timeout_s) if isinstance(target, FarrankTarget) else {}
-        )
+    async with AsyncExitStack() as opened:
+        targets: dict[Depth | None, Target] = {}
+        for depth in dict.fromkeys(depth for _, depth in asked):
+            targets[depth] = open_target(
+                maker.address, allow_remote=maker.allow_remote, api_key=maker.api_key, depth=depth
+            )
+            opened.push_async_callback(targets[depth].close)
+        versions = await _versions(maker, targets, [ranker for ranker, _ in asked])
         for number, part in enumerate(test_set.parts, start=1):
             suffix = f".{number}" if len(test_set.parts) > 1 else ""
             if maker.index is not None:
-                if not isinstance(target, FarrankTarget):
-                    raise LoadtestError(f"target {maker.address!r}: only a Farrank server searches an index")
                 found: Run = {}
-                for ranker, made in by_ranker.items():
-                    made.append(await maker.search(target, ranker, part.queries, suffix, found))
+                for ranker, depth in asked:
+                    target = targets[depth]
+                    if not isinstance(target, FarrankTarget):
+                        raise LoadtestError(
+                            f"target {maker.address!r}: only a Farrank server searches an index"
+                        )
+                    tag = run_tag(ranker, depth)
+                    run = await maker.search(target, ranker, part.queries, suffix, found, tag)
+                    made[ranker, depth].append(run)
                 retrieved.append(maker.keep("first-stage", suffix, found, part.queries))
                 continue
             calls, missing = calls_of_run(part.candidates, part.queries, collection)
@@ -173,13 +250,13 @@ async def rerank_models(
                 raise InputError(f"{files}: {missing} (--skip-missing reranks without them)")
             if missing:
                 notes.append(f"Missing texts were not reranked; the retriever's row has them: {missing}.")
-            for ranker, made in by_ranker.items():
-                made.append(await maker.rerank(target, ranker, calls, suffix))
+            _write_versions(maker, versions)
+            for ranker, depth in asked:
+                run = await maker.rerank(targets[depth], ranker, calls, suffix, run_tag(ranker, depth))
+                made[ranker, depth].append(run)
             retrieved.append(part.candidates)
-    finally:
-        await target.close()
     runs = {
-        model.name: [by_ranker[ranker] for ranker in model.rankers] or test_set.runs[model.name]
+        model.name: [made[ranker, model.depth] for ranker in model.rankers] or test_set.runs[model.name]
         for model in models
     }
     return RerankedRuns({RETRIEVER: [retrieved], **runs}, versions, notes)

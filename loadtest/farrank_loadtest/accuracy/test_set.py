@@ -4,11 +4,12 @@ A comma separates seeds, a plus the files of a test set with several parts:
 `parade=parade-s1,parade-s2` names two rankers, `bm25=2019.trec+2020.trec` a run over two years.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from farrank_loadtest.depths import Depth, check_depths, depth_text, is_adaptive
 from farrank_loadtest.errors import LoadtestError
 from farrank_trec import Qrels, Run, qrels_by_id_prefix, read_qrels, read_queries, read_run
 from farrank_trec.errors import InputError
@@ -23,11 +24,15 @@ Runs = Mapping[str, Sequence[Sequence[Run]]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model, with a ranker of the server for each seed, or files of runs for each seed and part."""
+    """A model, with a ranker of the server for each seed, or files of runs for each seed and part.
+
+    Its rankers read with `depth`; None leaves it to the server.
+    """
 
     name: str
     rankers: tuple[str, ...] = ()
     runs: tuple[tuple[Path, ...], ...] = ()
+    depth: Depth | None = None
 
 
 def parse_models(rankers_and_runs: Sequence[tuple[str, str]]) -> list[Model]:
@@ -64,28 +69,62 @@ def parse_models(rankers_and_runs: Sequence[tuple[str, str]]) -> list[Model]:
     return models
 
 
-def parse_baselines(texts: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+def at_depths(
+    models: Sequence[Model], depths: Sequence[Depth], not_adaptive: Collection[str]
+) -> tuple[list[Model], dict[str, str]]:
+    """Compare each model of rankers at each depth, as `MODEL DEPTH`; return the models, and each one's full.
+
+    A model with a ranker that is not adaptive stays one model, without depth, if any of the depths is
+    adaptive. The full of an adaptive model is the same model at depth `all`, if that is compared too.
+    Raises: LoadtestError if a depth appears twice.
+    """
+    check_depths(depths)
+    found: list[Model] = []
+    fulls: dict[str, str] = {}
+    any_adaptive = any(map(is_adaptive, depths))
+    for model in models:
+        if not (model.rankers and depths) or (
+            any_adaptive and not set(model.rankers).isdisjoint(not_adaptive)
+        ):
+            found.append(model)
+            continue
+        for depth in depths:
+            name = f"{model.name} {depth_text(depth)}"
+            found.append(replace(model, name=name, depth=depth))
+            if is_adaptive(depth) and "all" in depths:
+                fulls[name] = f"{model.name} all"
+    return found, fulls
+
+
+def parse_baselines(texts: Sequence[str], names: Sequence[str], what: str = "baseline") -> dict[str, str]:
     """Read `MODEL=BASELINE`, and `BASELINE` for every model without its own baseline.
 
-    The retriever and the baselines themselves have no baseline unless a pair gives one.
+    A name may contain `=`. The retriever and the baselines themselves have no baseline unless a pair gives
+    one. `what` names the flag in errors.
     Raises: LoadtestError if a name is not a model's, or two baselines are given for one model or for all.
     """
     pairs: dict[str, str] = {}
     for text in texts:
-        model, _, baseline = text.rpartition("=")
+        model, baseline = _split_names(text, names)
         for name in filter(None, (model, baseline)):
             if name not in names:
-                raise LoadtestError(
-                    f"baseline {text!r}: no model is called {name!r}, only {', '.join(names)}"
-                )
+                raise LoadtestError(f"{what} {text!r}: no model is called {name!r}, only {', '.join(names)}")
         if model in pairs:
-            raise LoadtestError(f"baseline {text!r}: {model or 'every model'} has {pairs[model]!r} already")
+            raise LoadtestError(f"{what} {text!r}: {model or 'every model'} has {pairs[model]!r} already")
         if model == baseline or not baseline:
-            raise LoadtestError(f"baseline {text!r}: must be BASELINE, or MODEL=BASELINE with two names")
+            raise LoadtestError(f"{what} {text!r}: must be BASELINE, or MODEL=BASELINE with two names")
         pairs[model] = baseline
     common = pairs.pop("", None)
     without = {RETRIEVER, common, *pairs.values()}
     return {name: common for name in names if common is not None and name not in without} | pairs
+
+
+def _split_names(text: str, names: Sequence[str]) -> tuple[str, str]:
+    """Split `MODEL=BASELINE` so that both are names, if possible; the first is empty in `BASELINE`."""
+    ends = [place for place, each in enumerate(text) if each == "="]
+    splits = [("", text), *((text[:end], text[end + 1 :]) for end in reversed(ends))]
+    known = ((one, other) for one, other in splits if other in names and (not one or one in names))
+    return next(known, (text.rpartition("=")[0], text.rpartition("=")[2]))
 
 
 # Given instead of a file of qrels if a document's id names the query that it answers.
@@ -137,7 +176,7 @@ def read_test_set(
     named = [found] if found else [seed for seeds in runs.values() for seed in seeds]
     judgements = [_judgements(source, [each[part] for each in named]) for part, source in enumerate(qrels)]
     notes = [
-        f"Cut to depth {k:,} (--depth): {name}, which has {depth:,}."
+        f"Cut to depth {k:,} (--k): {name}, which has {depth:,}."
         for name, depth in depths(runs).items()
         if k is not None and depth > k
     ]

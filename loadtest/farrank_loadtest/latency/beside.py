@@ -12,16 +12,21 @@ from farrank_loadtest.workloads import Workload
 
 
 async def measure_in_turn(
-    targets: Sequence[Target], workload: Workload, plan: Plan, amounts: Sequence[float], watcher: SweepWatcher
+    targets: Sequence[tuple[Target, Plan]],
+    workload: Workload,
+    amounts: Sequence[float],
+    watcher: SweepWatcher,
 ) -> list[Sweep]:
-    """Measure one load after the other, each at all targets; return each target's results.
+    """Measure one load after the other, each at all targets, with a plan for each; return their results.
+
+    The plans differ at most in their rankers.
 
     A target that breaks the objective gets no higher load, as in a separate sweep; an interruption, or a
     target that becomes unreachable, ends the run for all. The caps hold for each target at each load.
     """
-    found = [Sweep(plan, (), False, None) for _ in targets]
+    found = [Sweep(plan, (), False, None) for _, plan in targets]
     for amount in sorted(set(amounts)):
-        for place, target in enumerate(targets):
+        for place, (target, plan) in enumerate(targets):
             so_far = found[place]
             if any(step.held is False for step in so_far.steps):
                 continue

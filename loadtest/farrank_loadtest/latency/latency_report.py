@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
+from farrank_loadtest.depths import Depth, depth_text
 from farrank_loadtest.kept_files import write_csv, writing_to
 from farrank_loadtest.latency.latency_charts import latency_chart, percentiles_chart, stages_chart
 from farrank_loadtest.latency.recorder import Histogram, Recorder
@@ -31,7 +32,7 @@ CACHED_SHARE = 0.01
 FORMAT = 1
 
 
-def describe_setting(target: str, workload: Workload) -> dict[str, str]:
+def describe_setting(target: str, depth: Depth | None, workload: Workload) -> dict[str, str]:
     """Give the command of this process, its time and machine, for later readers of the results."""
     return {
         "command": shlex.join(["farrank", *sys.argv[1:]]),
@@ -39,6 +40,7 @@ def describe_setting(target: str, workload: Workload) -> dict[str, str]:
         "farrank": version("farrank"),
         "machine": describe_machine(),
         "target": target,
+        "depth": "" if depth is None else depth_text(depth),
         "workload": workload.describe(),
     }
 

@@ -4,9 +4,11 @@
 unless the caller allows others.
 """
 
+from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from farrank_loadtest.depths import Depth
 from farrank_loadtest.errors import LoadtestError
 from farrank_loadtest.targets import Target
 
@@ -47,15 +49,20 @@ def parse_address(address: str) -> tuple[str, str, str]:
 
 
 def open_target(
-    address: str, *, allow_remote: bool = False, api_key: str | None = None, priority: str | None = None
+    address: str,
+    *,
+    allow_remote: bool = False,
+    api_key: str | None = None,
+    priority: str | None = None,
+    depth: Depth | None = None,
 ) -> Target:
     """Open a target in the event loop that will call it; nothing is sent yet.
 
     `address` is `host:port` or `farrank:host:port` for gRPC, else `tei:`, `cohere:` or `jina:` and a URL: of
     the server, or of the route itself if its path ends in `/rerank`. `api_key` is sent with every call;
-    `priority` is that of all calls, one of PRIORITIES.
+    `priority` is that of all calls, one of PRIORITIES, and `depth` theirs; None leaves both to the server.
     Raises: LoadtestError if the address is wrong, or not of this machine without `allow_remote`, or its
-        protocol has no priorities.
+        protocol has neither priorities nor depths.
     """
     protocol, location, host = parse_address(address)
     if not (is_loopback(host) or allow_remote):
@@ -67,9 +74,27 @@ def open_target(
     if protocol == "farrank":
         from farrank_loadtest.targets.grpc import FarrankTarget
 
-        return FarrankTarget(location, api_key, priority)
-    if priority is not None:
-        raise LoadtestError(f"target {address!r}: only Farrank over gRPC takes a --priority")
+        return FarrankTarget(location, api_key, priority, depth)
+    for name, value in (("priority", priority), ("depth", depth)):
+        if value is not None:
+            raise LoadtestError(f"target {address!r}: only Farrank over gRPC takes a --{name}")
     from farrank_loadtest.targets.http import HttpTarget
 
     return HttpTarget(protocol, location, api_key)
+
+
+async def not_adaptive(
+    address: str, rankers: Iterable[str], timeout_s: float, allow_remote: bool, api_key: str | None
+) -> set[str]:
+    """Ask a Farrank server which of the rankers cannot be adaptive; each is asked in a call of one word.
+
+    Raises: LoadtestError as `open_target`; TargetFailed if there is no such ranker, or the call fails.
+    """
+    target = open_target(address, allow_remote=allow_remote, api_key=api_key, depth="adaptive")
+    from farrank_loadtest.targets.grpc import FarrankTarget
+
+    assert isinstance(target, FarrankTarget), "another target takes no depth"
+    try:
+        return {each for each in rankers if not await target.can_be_adaptive(each, timeout_s)}
+    finally:
+        await target.close()

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from farrank_client import AsyncClient, FarrankError, Priority, Result, RetryPolicy
+from farrank_client import AsyncClient, FarrankError, InvalidArgument, Priority, Result, RetryPolicy
+from farrank_loadtest.depths import Depth
 from farrank_loadtest.errors import TargetFailed
 from farrank_loadtest.targets import Answer, CandidateDocument, TargetError, scores_by_index
 
@@ -17,13 +18,21 @@ class FarrankTarget:
 
     Nothing is retried, because refusals are measured. Documents are sent without ids and identified by their
     index, as the API allows: a workload may hold the same document twice. `priority` is that of all calls,
-    `interactive` or `batch`; without one the server assumes interactive.
+    `interactive` or `batch`; without one the server assumes interactive. `depth` is that of all calls, too;
+    without one each ranker has its own.
     """
 
-    def __init__(self, location: str, api_key: str | None = None, priority: str | None = None) -> None:
+    def __init__(
+        self,
+        location: str,
+        api_key: str | None = None,
+        priority: str | None = None,
+        depth: Depth | None = None,
+    ) -> None:
         self._location = location
         self._api_key = api_key
         self._priority = None if priority is None else Priority[priority.upper()]
+        self._depth = depth
         self._client = AsyncClient(location, retry=RetryPolicy(max_attempts=1), api_key=api_key)
 
     async def rerank(
@@ -33,7 +42,12 @@ class FarrankTarget:
         texts = [document.text for document in documents]
         with _target_errors():
             ranking = await self._client.rerank(
-                query, texts, ranker=ranker, priority=self._priority, timeout_s=timeout_s
+                query,
+                texts,
+                ranker=ranker,
+                priority=self._priority,
+                depth=self._depth,
+                timeout_s=timeout_s,
             )
         scored = ((result.index, result.score) for result in _sortable(ranking.results))
         stages_s = {stage: getattr(ranking.timings, f"{stage}_ns") / 1e9 for stage in _STAGES}
@@ -49,7 +63,13 @@ class FarrankTarget:
         """
         with _target_errors():
             ranking = await self._client.search_and_rerank(
-                query, index=index, k=k, ranker=ranker, priority=self._priority, timeout_s=timeout_s
+                query,
+                index=index,
+                k=k,
+                ranker=ranker,
+                priority=self._priority,
+                depth=self._depth,
+                timeout_s=timeout_s,
             )
         return _sortable(ranking.results)
 
@@ -68,6 +88,20 @@ class FarrankTarget:
             named = ", ".join(map(repr, unknown))
             raise TargetFailed(f"has no ranker {named}, only {', '.join(held)}", "NOT_FOUND")
         return {name: held[name] for name in rankers}
+
+    async def can_be_adaptive(self, ranker: str, timeout_s: float) -> bool:
+        """Whether the server reads with this ranker in rounds; it refuses a call with a ranker that cannot.
+
+        Raises: TargetFailed if the call fails for another reason.
+        """
+        try:
+            async with AsyncClient(self._location, api_key=self._api_key) as client:
+                await client.rerank("depth", ["depth"], ranker=ranker, depth="adaptive", timeout_s=timeout_s)
+        except InvalidArgument:
+            return False
+        except FarrankError as error:
+            raise TargetFailed(error.message, error.code.name) from error
+        return True
 
     async def close(self) -> None:
         """Close the connection."""

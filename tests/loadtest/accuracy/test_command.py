@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.main import main
-from farrank_client import Client, Document
+from farrank_client import AdaptiveDepth, Client, Document
 from farrank_loadtest.accuracy.accuracy_report import Report
-from farrank_trec import read_collection, read_run
+from farrank_trec import rank, read_collection, read_run, write_run
 from support import forked
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def test_a_depth_cuts_runs_that_are_there_like_the_candidates(
     accuracy: Accuracy, files: Files, server: SpawnedServer, tmp_path: Path
 ) -> None:
     outcome = accuracy(
-        *(*files.flags(), "--depth=1", f"--target={server.address}", "--ranker=maxp", "--measure=RR"),
+        *(*files.flags(), "--k=1", f"--target={server.address}", "--ranker=maxp", "--measure=RR"),
         *(f"--run=first={files.candidates}", f"--out={tmp_path}/o"),
     )
 
@@ -166,8 +166,72 @@ def test_a_depth_cuts_runs_that_are_there_like_the_candidates(
     # By hand: the relevant document of q1 is second, that of q2 and q3 first.
     assert {row.model: row.cells["RR"].mean for row in report.rows}["first"] == pytest.approx(2 / 3)
     assert {row.cells["RR"].mean for row in report.rows} == {report.rows[0].cells["RR"].mean}
-    assert "Cut to depth 1 (--depth): first, which has 4." in outcome.out
+    assert "Cut to depth 1 (--k): first, which has 4." in outcome.out
     assert "unequal" not in outcome.out
+
+
+def test_each_depth_is_a_model_beside_full_reading_and_the_selector(
+    accuracy: Accuracy, files: Files, server: SpawnedServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "o"
+    flags = [
+        *(*files.flags(), f"--target={server.address}", "--ranker=firstp", "--ranker=maxp"),
+        *("--depth=all", "--depth=adaptive", "--depth=adaptive,chunks=1", "--selector=embedded"),
+        *("--baseline=firstp", "--baseline=maxp adaptive,chunks=1=selector", "--measure=RR", f"--out={out}"),
+    ]
+
+    outcome = accuracy(*flags)
+
+    assert outcome.exit_code == 0, outcome.err
+    report = Report.read_json(out / "accuracy.json")
+    # FirstP reads one chunk and cannot be adaptive: it is one model.
+    names = ["firstp", "maxp all", "maxp adaptive", "maxp adaptive,chunks=1"]
+    assert [row.model for row in report.rows] == ["Retriever", *names, "selector"]
+    assert [row.full for row in report.rows] == ["", "", "", "maxp all", "maxp all", ""]
+    assert [row.baseline for row in report.rows][1:] == ["", "firstp", "firstp", "selector", ""]
+    rows = {row.model: row.cells["RR"] for row in report.rows}
+    kept = rows["maxp adaptive"].kept
+    assert kept is not None
+    assert kept.low <= kept.share <= kept.high
+    assert kept.share == pytest.approx(rows["maxp adaptive"].mean / rows["maxp all"].mean)
+    assert f"; kept {kept.share:.1%} [" in outcome.out
+    texts = read_collection([files.collection], ["rivers", "ships", "bread", "towers", "salt"])
+    run = read_run(out / "runs" / "maxp@adaptive,chunks=1.trec")
+    with Client(server.address) as client:
+        ranking = client.rerank(
+            "what is bread made of",
+            [Document(each.doc_id, texts[each.doc_id]) for each in run["q2"]],
+            ranker="maxp",
+            depth=AdaptiveDepth(chunks=1),
+        )
+    assert {each.chunks_read for each in ranking.results} == {1}
+    assert [each.doc_id for each in run["q2"]] == [each.id for each in ranking.results]
+
+
+def test_a_resumed_run_asks_only_for_what_is_missing(
+    accuracy: Accuracy, files: Files, server: SpawnedServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "o"
+    flags = [*files.flags(), f"--target={server.address}", "--ranker=maxp", "--measure=RR", f"--out={out}"]
+    assert accuracy(*flags).exit_code == 0
+    path = out / "runs" / "maxp.trec"
+    whole = read_run(path)
+    # A run that ended early: one query is missing, and one has the other order.
+    swapped = [each.score for each in reversed(whole["q1"])]
+    changed = {
+        "q1": rank("q1", [(each.doc_id, score) for each, score in zip(whole["q1"], swapped, strict=True)]),
+        "q2": whole["q2"],
+    }
+    write_run(path, changed, tag="maxp")
+
+    assert "already holds accuracy.json" in accuracy(*flags).err
+    assert accuracy(*flags, "--resume").exit_code == 0
+
+    assert read_run(path) == {**changed, "q3": whole["q3"]}
+    (out / "runs" / "versions.json").write_text('{"maxp": "another"}')
+    other = accuracy(*flags, "--resume")
+    assert other.exit_code == 2
+    assert "the runs of maxp are of version another" in other.err
 
 
 def test_unequal_depths_are_reported(accuracy: Accuracy, files: Files, tmp_path: Path) -> None:
@@ -179,9 +243,9 @@ def test_unequal_depths_are_reported(accuracy: Accuracy, files: Files, tmp_path:
     both = accuracy(*flags, f"--run=shallow={shallow}")
     assert "Ranked to unequal depths (at most, documents a query): deep 4, shallow 2." in both.out
     assert "unequal" not in accuracy(*flags).out
-    cut = accuracy(*flags, f"--run=shallow={shallow}", "--depth=2")
+    cut = accuracy(*flags, f"--run=shallow={shallow}", "--k=2")
     assert "unequal" not in cut.out
-    assert "Cut to depth 2 (--depth): deep, which has 4." in cut.out
+    assert "Cut to depth 2 (--k): deep, which has 4." in cut.out
 
 
 @pytest.mark.parametrize(
@@ -324,7 +388,8 @@ def _shown(mean: float) -> str:
     ("flags", "says"),
     [
         (["--alpha", "3"], "argument --alpha: 3 is not above 0 and below 1"),
-        (["--depth", "0"], "argument --k/--depth: 0 is not between 1 and 2147483647"),
+        (["--k", "0"], "argument --k: 0 is not between 1 and 2147483647"),
+        (["--depth", "10"], "argument --depth: '10' is not all, adaptive, or adaptive with one budget"),
     ],
 )
 def test_numbers_have_bounds(flags: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

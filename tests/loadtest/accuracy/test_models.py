@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from farrank_loadtest.accuracy.test_set import Model, parse_baselines, parse_models
+from farrank_client import AdaptiveDepth
+from farrank_loadtest.accuracy.test_set import Model, at_depths, parse_baselines, parse_models
 from farrank_loadtest.errors import LoadtestError
 
 NAMES = ["Retriever", "firstp", "firstp-electra", "maxp", "parade"]
@@ -65,3 +66,30 @@ def test_a_baseline_for_all_leaves_baselines_and_the_retriever_alone() -> None:
 def test_wrong_baselines_are_refused(texts: list[str], says: str) -> None:
     with pytest.raises(LoadtestError, match=says):
         parse_baselines(texts, NAMES)
+
+
+def test_a_ranker_is_a_model_at_each_depth_unless_it_cannot_be_adaptive() -> None:
+    models = [Model("firstp", ("firstp",)), Model("two", ("a", "b")), Model("bm25", runs=((Path("r"),),))]
+    four = AdaptiveDepth(chunks=4)
+
+    found, fulls = at_depths(models, ["all", four], {"firstp", "other"})
+
+    assert found == [
+        models[0],
+        Model("two all", ("a", "b"), depth="all"),
+        Model("two adaptive,chunks=4", ("a", "b"), depth=four),
+        models[2],
+    ]
+    assert fulls == {"two adaptive,chunks=4": "two all"}
+    assert at_depths(models, [], ()) == (models, {})
+    # Without any depth that is adaptive, every ranker can.
+    assert [each.name for each in at_depths(models, ["all"], ())[0]] == ["firstp all", "two all", "bm25"]
+    with pytest.raises(LoadtestError, match=r"^depth adaptive,chunks=4: is given twice"):
+        at_depths(models, [four, four], ())
+
+
+def test_baselines_are_found_in_names_with_an_equals_sign() -> None:
+    names = ["maxp adaptive,chunks=4", "maxp all", "selector"]
+    assert parse_baselines(["maxp adaptive,chunks=4=selector"], names) == {names[0]: "selector"}
+    assert parse_baselines(["selector=maxp adaptive,chunks=4"], names) == {"selector": names[0]}
+    assert parse_baselines(["maxp adaptive,chunks=4"], names) == dict.fromkeys(names[1:], names[0])

@@ -1,4 +1,4 @@
-"""The paired tests compared with scipy's own and with all permutations, enumerated here."""
+"""The paired tests compared with scipy's own and with all permutations; the kept share and its interval."""
 
 from itertools import product
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from farrank_loadtest.accuracy.evaluation import paired_tests
+from farrank_loadtest.accuracy.evaluation import kept_share, paired_tests
 
 VALUES = [0.61, 0.40, 0.55, 0.90, 0.33, 0.71, 0.52, 0.80]
 BASELINE = [0.50, 0.42, 0.35, 0.70, 0.30, 0.70, 0.55, 0.60]
@@ -59,3 +59,18 @@ def test_cases_that_need_no_test() -> None:
     assert paired_tests([0.5], [0.4]) == (None, None)
     always_better = paired_tests([each + 0.125 for each in VALUES], VALUES)
     assert always_better == pytest.approx((0.0, 2 / 2**8))
+
+
+def test_the_kept_share_is_of_the_means_and_its_interval_of_paired_queries() -> None:
+    # Each query keeps exactly 90%, so every sample of queries does: the pairs stay together.
+    full = [0.2, 1.0, 0.5, 0.1]
+    kept = kept_share([0.9 * each for each in full], full, resamples=500, seed=1)
+    assert kept is not None
+    assert [kept.share, kept.low, kept.high] == pytest.approx([0.9] * 3)
+
+    some = kept_share([1.0, 0.0] * 50, [1.0] * 100, resamples=999, seed=1)
+    assert some is not None
+    assert some.share == 0.5
+    # Half of 100 queries: the normal approximation of the binomial is within 1.96 * 0.05 of it.
+    assert [some.low, some.high] == pytest.approx([0.4, 0.6], abs=0.03)
+    assert kept_share([0.5], [0.0]) is None

@@ -180,6 +180,30 @@ def test_both_endpoints_of_a_server_are_measured_in_one_run(
     assert "--climb: takes one --target" in refused.err
 
 
+def test_rankers_and_depths_are_measured_in_one_run(
+    farrank: Farrank, server: SpawnedServer, tmp_path: Path
+) -> None:
+    asked = ["--target", server.address, "--ranker", "firstp", "--ranker", "maxp", "--depth", "all"]
+    asked += ["--depth", "adaptive,chunks=1", "--out", str(tmp_path), "--synthetic", "constant:400"]
+    options = ["--callers", "1", "--repeats", "1", "--warm-up-s", "0", "--duration-s", "0.8"]
+    outcome = farrank("loadtest", "latency", *asked, "--documents", "2", "--calls", "3", *options)
+    assert outcome.exit_code == 0, outcome.err
+    results = [results_of(folder) for folder in sorted(tmp_path.iterdir())]
+    # FirstP cannot be adaptive: it is measured once, and is the first of the comparison.
+    kinds = [("firstp", ""), ("maxp", "all"), ("maxp", "adaptive,chunks=1")]
+    assert [(each["ranker"], each["depth"]) for each in results] == kinds
+    chunks = [each["steps"][0]["counts"]["chunks"] / each["steps"][0]["good"] for each in results]
+    assert chunks[0] == chunks[2] == 2 < chunks[1]
+    said = [line for line in outcome.out.splitlines() if " times as many calls as " in line]
+    assert len(said) == 2
+    assert all(f"times as many calls as {server.address} firstp; its median" in line for line in said)
+
+    http = ["--target", f"tei:{server.http_url}", "--depth", "all", "--out", tmp_path / "x"]
+    refused = farrank("loadtest", "latency", *http, *TINY, *options)
+    assert refused.exit_code == 2
+    assert "only Farrank over gRPC takes a --depth" in refused.err
+
+
 def test_a_climb_ends_where_the_objective_breaks(
     farrank: Farrank, server: SpawnedServer, tmp_path: Path
 ) -> None:

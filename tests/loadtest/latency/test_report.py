@@ -19,6 +19,7 @@ SETTING = {
     "farrank": "0.1.0",
     "machine": "a machine",
     "target": "t:1",
+    "depth": "adaptive",
     "workload": "10 calls",
 }
 PLAN = Plan("open", Objective(99, 0.1), warm_up_s=0, duration_s=10, repeats=1)
