@@ -148,6 +148,7 @@ async def measured(test_set: JudgedCollection, folder: Path) -> tuple[Report, li
         test_set=test_set.name,
         measures=parse_measures(MEASURES),
         baselines={name: BASELINE for name in runs if name != BASELINE},
+        fulls={},
         alpha=ALPHA,
         resamples=RESAMPLES,
         seed=SEED,
