@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import ChunkingKind, ReadAs, check_count
 from farrank_rankers.json_values import read_value
+from farrank_rankers.tokens import IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +44,15 @@ class Chunking:
             )
 
 
-def chunk_bounds(chunking: Chunking, tokens: int, max_chunks: int | None = None) -> list[tuple[int, int]]:
-    """Give each chunk's first token and the one after its last, for a document of `tokens` tokens.
+def chunk_bounds(chunking: Chunking, tokens: int, max_chunks: int | None = None) -> IntArray:
+    """Give each chunk's first token and the one after its last, for a document of `tokens` tokens, (C, 2).
 
     There are ⌈max(0, tokens − window) / stride⌉ + 1 chunks (one of kind first), at most `max_chunks`; an
     empty document has one empty chunk. `max_document_tokens` was applied when the text was read.
     Raises: ValueError if max_chunks is less than 1.
     """
-    starts = range(0, chunk_count(chunking, tokens, max_chunks) * chunking.stride, chunking.stride)
-    return [(start, min(start + chunking.window, tokens)) for start in starts]
+    starts = np.arange(chunk_count(chunking, tokens, max_chunks), dtype=np.int32) * chunking.stride
+    return np.stack((starts, np.minimum(starts + chunking.window, tokens)), axis=1, dtype=np.int32)
 
 
 def chunk_count(chunking: Chunking, tokens: int, max_chunks: int | None = None) -> int:

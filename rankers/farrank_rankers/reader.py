@@ -148,16 +148,27 @@ class Reader:
 
         Raises: ValueError if max_chunks is less than 1.
         """
-        bounds = chunk_bounds(self.spec.chunking, len(document), max_chunks)
-        if not len(document):
-            return tuple(Chunk(index, document.ids, 0, 0) for index, _ in enumerate(bounds))
-        starts = document.starts[[first for first, _ in bounds]].tolist()
-        # The largest end between each pair of bounds, in one call: every call of numpy costs time.
-        ends = np.maximum.reduceat(np.append(document.ends, 0), np.ravel(bounds))[::2].tolist()
+        tokens, characters = self.places(document, max_chunks)
         return tuple(
             Chunk(index, document.ids[first:end], start, last)
-            for index, ((first, end), start, last) in enumerate(zip(bounds, starts, ends, strict=True))
+            for index, ((first, end), (start, last)) in enumerate(
+                zip(tokens.tolist(), characters.tolist(), strict=True)
+            )
         )
+
+    def places(self, document: TokenizedText, max_chunks: int | None = None) -> tuple[IntArray, IntArray]:
+        """Give each chunk's place among the document's tokens, and among its characters.
+
+        Shapes: (C, 2) each, from the first to the one after the last.
+        Raises: ValueError if max_chunks is less than 1.
+        """
+        tokens = chunk_bounds(self.spec.chunking, len(document), max_chunks)
+        characters = np.zeros_like(tokens)
+        if len(document):
+            characters[:, 0] = document.starts[tokens[:, 0]]
+            # The largest end between each pair of places, in one call: every call of numpy costs time.
+            characters[:, 1] = np.maximum.reduceat(np.append(document.ends, 0), tokens.ravel())[::2]
+        return tokens, characters
 
     def query_input(self, query: TokenizedText) -> EncoderInput:
         """Frame a query that is encoded separately.

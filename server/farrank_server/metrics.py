@@ -208,7 +208,9 @@ class Metrics:
             "deciding_chunk_number", "Number of the deciding chunk, counted from 1", buckets=CHUNKS
         )
         self.call_rounds = histogram("call_rounds", "Rounds in which a call was read", buckets=ROUNDS)
-        self.ended_early = counter("ended_early_total", "Calls that time ended with the last finished round")
+        self.ended_early = counter(
+            "ended_early_total", "Calls answered with a round before their last one", "ranker reason"
+        )
         self.cut_tokens = counter(
             "cut_tokens_total", "Tokens beyond a limit, which were not read", "ranker side"
         )

@@ -202,7 +202,7 @@ class KeptScores:
             "counts": np.array([len(each) for each in documents]),
             "positions": lengths + around,
             "bm25": np.concatenate(
-                bm25([count_terms(query.ids, [each.ids for each in its]) for its in documents])
+                list(bm25([count_terms(query.ids, [each.ids for each in its]) for its in documents]))
             ),
             "cosine": np.concatenate(cosine),
             "cosine_of_chunks": np.concatenate([found["of_chunks"] @ asked for found in stored]),

@@ -4,8 +4,8 @@ The selector is BM25 over the ranker's own token ids, with the idf of all chunks
 that prefers early chunks.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ class TermCounts(NamedTuple):
     Shapes: counts (C, Q), lengths (C,).
     """
 
-    counts: IntArray
+    counts: NDArray[np.integer[Any]]
     lengths: IntArray
 
 
@@ -40,11 +40,14 @@ def count_terms(query: IntArray, chunks: Sequence[IntArray]) -> TermCounts:
     found = np.flatnonzero(terms[places] == ids)
     chunk_of = np.searchsorted(np.cumsum(lengths), found, side="right")
     cells = np.bincount(chunk_of * len(terms) + places[found], minlength=len(chunks) * len(terms))
-    return TermCounts(cells.reshape(len(chunks), len(terms)).astype(np.int32), lengths)
+    smallest = np.min_scalar_type(int(lengths.max()))  # a call keeps these of all its chunks
+    return TermCounts(cells.reshape(len(chunks), len(terms)).astype(smallest), lengths)
 
 
-def bm25(documents: Sequence[TermCounts]) -> list[Floats]:
-    """Score the chunks of documents that compete: the idf is that of all their chunks together.
+def bm25(documents: Sequence[TermCounts]) -> Iterator[Floats]:
+    """Score the chunks of documents that compete, one document after another.
+
+    The idf is that of all their chunks together.
 
     Shapes: documents of C chunks each, with the same Q tokens -> (C,) each.
     """
@@ -52,11 +55,9 @@ def bm25(documents: Sequence[TermCounts]) -> list[Floats]:
     mean_length = max(1.0, sum(int(each.lengths.sum()) for each in documents) / max(1, chunks))
     holding = sum((each.counts > 0).sum(axis=0) for each in documents)  # (Q,)
     idf = np.log(1 + (chunks - holding + 0.5) / (holding + 0.5))
-    scores = []
     for each in documents:
         longer = _K1 * (1 - _B + _B * each.lengths / mean_length)  # (C,)
-        scores.append((idf * each.counts / (each.counts + longer[:, None])).sum(axis=1))
-    return scores
+        yield (idf * each.counts / (each.counts + longer[:, None])).sum(axis=1)
 
 
 def with_prior(documents: Sequence[Floats], prior: float) -> list[Floats]:

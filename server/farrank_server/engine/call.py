@@ -1,8 +1,10 @@
 """The records of a call in the engine: its request, its progress and its result."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from operator import add, attrgetter
 from typing import NamedTuple
 
@@ -177,16 +179,29 @@ class Tally:
 _figures = attrgetter(*(each.name for each in fields(Tally)))
 
 
+class Ended(StrEnum):
+    """Why a call ended with a finished round before its last one; label values of a metric."""
+
+    DEADLINE = "deadline"
+    BUDGET = "budget"
+    DEVICE = "device"
+
+
 @dataclass(frozen=True, slots=True)
 class RerankResult:
     """The answer to a call: one scored document for each document of the call, in the call's order.
 
-    `ended_early` says that time ended the call before its last round.
+    `ended` is set if rounds are missing.
     """
 
-    documents: tuple[ScoredDocument, ...]
+    documents: Sequence[ScoredDocument]
     tally: Tally
-    ended_early: bool = False
+    ended: Ended | None = None
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether rounds are missing."""
+        return self.ended is not None
 
     @property
     def rounds(self) -> int:
@@ -217,9 +232,9 @@ def mean_of_members(results: Sequence[RerankResult]) -> RerankResult:
 class ActiveCall:
     """One ranker's part of an admitted call, from its admission to its answer.
 
-    `finished` belongs to the event loop; other threads use `settle`. The fields after it belong to the device
-    thread. `ranking` has the documents as the last finished round has them; it is replaced as a whole, so
-    that the event loop may read it at any time.
+    `finished` and `round` belong to the event loop; other threads use `settle` and `end_round`. The fields
+    after them belong to the device thread; between two rounds, to a tokenizer thread. `depth` is how much is
+    read of each document. `reads_on` says that there may be another round after this one.
     """
 
     id: int
@@ -228,23 +243,20 @@ class ActiveCall:
     reservation: Reservation
     known: KnownDocuments
     finished: asyncio.Future[None]
+    round: asyncio.Future[None] = field(init=False)
+    depth: DepthConfig = field(init=False)
 
     query_features: Features | None = None
     waiting_for_query: list["PendingDocument"] = field(default_factory=list)
     results: dict[int, ScoredDocument] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     unscored: set[int] = field(default_factory=set)
-    ranking: tuple[ScoredDocument, ...] | None = None
-    ended_early: bool = False
+    reads_on: bool = False
 
     def __post_init__(self) -> None:
         """Expect a score for each document."""
         self.unscored.update(range(len(self.call.documents)))
-
-    @property
-    def depth(self) -> DepthConfig:
-        """How much is read of each document."""
-        return self.call.depth_for(self.ranker)
+        self.depth = self.call.depth_for(self.ranker)
 
     @property
     def is_wanted(self) -> bool:
@@ -301,6 +313,26 @@ class ActiveCall:
                 self.finished.set_exception(error)
 
         self.finished.get_loop().call_soon_threadsafe(settle)
+
+    def scored(self) -> tuple[ScoredDocument, ...]:
+        """All documents with their scores, in the call's order."""
+        return tuple(self.results[index] for index in range(len(self.call.documents)))
+
+    def end_round(self) -> None:
+        """Report, from any thread, that every document of the round has its score."""
+        self.round.get_loop().call_soon_threadsafe(self.round.set_result, None)
+
+    async def round_ended(self, until_s: float | None) -> bool:
+        """Wait until every document of the round has its score. Returns False if time is over before.
+
+        Raises: the error that ends the call.
+        """
+        timeout_s = None if until_s is None else until_s - time.monotonic()
+        ends = self.finished, self.round
+        await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if self.finished.done() and not self.round.done():
+            self.finished.result()
+        return self.finished.done() or self.round.done()
 
     def close(self) -> None:
         """Mark the call as unwanted, so that stages that still work on it stop."""

@@ -1,6 +1,7 @@
 """The engine takes a validated call and returns scores. It connects all stages between sockets and device."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,14 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from farrank_calls.errors import DeadlineExceeded, InvalidArgument, NotFound, Reason, Unavailable
+from farrank_calls.errors import (
+    DeadlineExceeded,
+    FarrankError,
+    InvalidArgument,
+    NotFound,
+    Reason,
+    Unavailable,
+)
 from farrank_calls.fairness.fair_order import CallPriority
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_rankers.adaptive import why_not_adaptive
@@ -24,9 +32,10 @@ from farrank_server.engine.admission.reservations import RankerWork, Reservation
 from farrank_server.engine.call import (
     ActiveCall,
     AnyDocument,
+    Ended,
     RerankCall,
     RerankResult,
-    Tally,
+    ScoredDocument,
     mean_of_members,
 )
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
@@ -34,9 +43,11 @@ from farrank_server.engine.device.supervision import TAKEN_WITH_IT, Device
 from farrank_server.engine.loaded.document_cache import DocumentCache, KnownDocuments
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
 from farrank_server.engine.ranker_metrics import count_answer
-from farrank_server.engine.rounds import CallRounds, reading_ends_s
+from farrank_server.engine.rounds import CallRounds
 from farrank_server.engine.tokenization import TokenizerPool
 from farrank_server.metrics import Metrics
+
+log = logging.getLogger(__name__)
 
 # The assumed speed of one tokenizer thread before any measurement, in characters per second.
 INITIAL_READING_PER_S = 1_000_000.0
@@ -320,8 +331,10 @@ class Engine:
         self, ranker: LoadedRanker, call: RerankCall, known: KnownDocuments, reservation: Reservation
     ) -> RerankResult:
         active = ActiveCall(next(self._ids), call, ranker, reservation, known, self._loop.create_future())
-        rounds = CallRounds(active, self._reservations) if active.depth.is_adaptive else None
-        read = Tally()
+        rounds = None
+        if active.depth.is_adaptive:
+            rounds = CallRounds(active, self._reservations, self.device)
+        ended = None
         try:
             async with asyncio.timeout_at(call.deadline_s):
                 self.device.open(active)
@@ -338,20 +351,12 @@ class Engine:
                 if rounds is None:
                     to_encode = read.tokens - read.cached_tokens
                     self._reservations.correct(reservation, ranker.name, to_encode, read.chunks)
-                else:
-                    self.device.begin(rounds)
-                    await asyncio.wait((active.finished,), timeout=reading_ends_s(active) - time.monotonic())
-                # When time is over, the last finished round is the answer.
-                if active.finished.done() or active.ranking is None:
                     await active.finished
-                active.ended_early |= not active.finished.done()
-        except (TimeoutError, DeadlineExceeded) as error:
-            if active.ranking is None:
-                if not isinstance(error, TimeoutError):
-                    raise
-                message = "the deadline passed before all documents were scored"
-                raise DeadlineExceeded(message) from None
-            active.ended_early = True
+                    documents = active.scored()
+                else:
+                    documents, ended = await self._read_in_rounds(rounds)
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before all documents were scored") from None
         except ReadingStopped:
             # Another stage has failed the call. Awaiting `finished` raises its error.
             await active.finished
@@ -359,19 +364,53 @@ class Engine:
         finally:
             self.device.close(active)
             active.close()
-        documents = active.ranking or tuple(active.results[index] for index in range(len(call.documents)))
         tally = read + active.tally
         if rounds is not None:
             tally.chunks = sum(len(document.spans) for document in documents)
-        result = RerankResult(documents, tally, active.ended_early)
+        result = RerankResult(documents, tally, ended)
         # Count after the answer is on its way: no caller has to wait for the counters.
         priority, exemplar = call.account.priority, call.record.exemplar()
         self._loop.call_soon(count_answer, self._metrics, ranker, result, priority, exemplar)
         return result
 
-    async def drain(self, timeout_s: float) -> bool:
-        """Refuse new calls and wait for those in flight; calls unfinished after `timeout_s` get UNAVAILABLE.
+    async def _read_in_rounds(self, rounds: CallRounds) -> tuple[tuple[ScoredDocument, ...], Ended | None]:
+        """Read a call in rounds. Returns its documents, and why it ended early if it did.
 
+        When time ends or something fails, the last finished round is the answer.
+        Raises: the error of a call that failed in its first round.
+        """
+        call, documents, until_s = rounds.call, None, None
+        try:
+            while True:
+                call.round = self._loop.create_future()
+                async with asyncio.timeout_at(until_s):
+                    has_next = await self._tokenizers.next_round(rounds)
+                if documents is not None and not has_next:
+                    return documents, None
+                if not await call.round_ended(until_s) and documents is not None:
+                    return documents, rounds.ends_by
+                documents, until_s = call.scored(), rounds.ends_s
+                if rounds.is_last:
+                    return documents, None
+                if time.monotonic() >= until_s:
+                    return documents, rounds.ends_by
+        except TimeoutError:
+            assert documents is not None, "the first round has no limit of its own"
+            return documents, rounds.ends_by
+        except FarrankError as error:
+            if documents is None:
+                raise
+            ended = Ended.DEADLINE if isinstance(error, DeadlineExceeded) else Ended.DEVICE
+            message = "ranker %s: a call is answered with its last finished round: %s"
+            log.warning(message, call.ranker.name, error, extra={"call": call.call.record})
+            # Break a cycle: the error, which the call holds, holds this frame, which holds the call.
+            error.__traceback__ = None
+            return documents, ended
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Refuse new calls and wait for those in flight.
+
+        Calls unfinished after `timeout_s` get their last finished round, or UNAVAILABLE if there is none.
         Returns whether all calls were answered in full.
         """
         if await self.gate.drain(timeout_s):

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from farrank_calls.fairness.fair_order import CallPriority
-from farrank_server.engine.call import RerankResult
+from farrank_server.engine.call import Ended, RerankResult
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
 from farrank_server.metrics import BATCH_FAILURES, CHUNK_STATES, CODES, METHODS, STAGES, Endpoint, Metrics
 
@@ -18,7 +18,7 @@ def show_ranker(metrics: Metrics, scorer: Scorer, endpoints: Collection[Endpoint
             *(metrics.batch_pairs, metrics.batch_tokens, metrics.batch_padding_ratio, metrics.batch_seconds),
             *(metrics.real_tokens, metrics.padded_tokens, metrics.encoded_chunks, metrics.reruns),
             *(metrics.document_chunks, metrics.deciding_chunk, metrics.stored_documents),
-            *(metrics.call_rounds, metrics.ended_early),
+            metrics.call_rounds,
             *((metrics.cache_hits, metrics.cache_misses) if each.cache is not None else ()),
         )
         for instrument in by_ranker:
@@ -27,6 +27,8 @@ def show_ranker(metrics: Metrics, scorer: Scorer, endpoints: Collection[Endpoint
             metrics.stage_seconds.labels(each.name, stage)
         for state in CHUNK_STATES:
             metrics.chunks.labels(each.name, state)
+        for reason in Ended:
+            metrics.ended_early.labels(each.name, reason)
         for side in ("query", "document"):
             metrics.cut_tokens.labels(each.name, side)
         for failure in BATCH_FAILURES:
@@ -61,7 +63,8 @@ def count_answer(
         chunks.observe(read)
         deciding.observe(document.deciding_number + 1)
     metrics.call_rounds.labels(name).observe(result.rounds)
-    metrics.ended_early.labels(name).inc(result.ended_early)
+    if result.ended is not None:
+        metrics.ended_early.labels(name, result.ended).inc()
     metrics.priority_queue_seconds.labels(priority.name.lower()).observe(tally.queue_ns / 1e9)
     for stage in STAGES:
         if stage != "selection" or tally.selection_ns:

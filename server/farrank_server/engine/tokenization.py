@@ -18,7 +18,7 @@ from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.errors import ReadingStopped
 from farrank_rankers.features import Features
 from farrank_rankers.reader import ChunkFramer
-from farrank_rankers.tokens import Chunk, TokenizedText
+from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import (
     READING_QUANTUM_S,
@@ -147,6 +147,10 @@ class TokenizerPool:
         """
         return [turn for turn in self._left_behind.pop(reservation, ()) if not turn.done()]
 
+    async def next_round(self, rounds: CallRounds) -> bool:
+        """Plan the next round of a call and submit its inputs. Returns whether there is one."""
+        return await self._in_turns(rounds.call.call.account, rounds.next(), rounds.call.reservation)
+
     async def _in_turns(self, account: Account, steps: Steps[T], reservation: Reservation | None = None) -> T:
         """Run steps on the pool's threads, one turn at a time, so that other calls have theirs in between.
 
@@ -224,14 +228,14 @@ class TokenizerPool:
             if not call.is_wanted:
                 raise ReadingStopped("the call ended while its documents were read")
             stored = call.call.documents[index].source(call.ranker.name).tokens
-            chunks, cut = yield from self._read_chunks(call, index, stored)
-            rounds.add(framer, index, chunks, cut)
-            tally += Tally(scored_chunks=len(chunks), stored_documents=stored is not None)
+            read, cut = yield from self._read_tokens(call, index, stored)
+            chunks = yield from rounds.add(framer, index, read, cut)
+            tally += Tally(scored_chunks=chunks, stored_documents=stored is not None)
         return tally
 
-    def _read_chunks(
+    def _read_tokens(
         self, call: ActiveCall, index: int, stored: StoredTokens | None
-    ) -> Steps[tuple[Sequence[Chunk], Cut]]:
+    ) -> Steps[tuple[TokenizedText, Cut]]:
         ranker, source = call.ranker, call.call.documents[index]
         asked = ranker.tokens_read(call.call.max_chunks, call.depth)
         length, most = source.characters, min(asked, self._max_document_tokens)
@@ -251,12 +255,13 @@ class TokenizerPool:
                 f"would read all; limits.max_document_tokens is {self._max_document_tokens:,}"
             )
         ranker.density.observe(length - read.characters_cut, len(read))
-        return ranker.reader.split(read), cut
+        return read, cut
 
     def _read_document(
         self, call: ActiveCall, framer: ChunkFramer, index: int, stored: StoredTokens | None
     ) -> Steps[tuple[PendingDocument, list[QueuedInput]]]:
-        chunks, cut = yield from self._read_chunks(call, index, stored)
+        read, cut = yield from self._read_tokens(call, index, stored)
+        chunks = call.ranker.reader.split(read)
         inputs = framer.inputs(chunks)
         spans = np.array([(chunk.start, chunk.end) for chunk in chunks], dtype=np.uint32)
         tokens = sum(each.tokens for each in inputs)

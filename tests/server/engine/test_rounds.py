@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from farrank_calls.errors import DeadlineExceeded, InvalidArgument
+from farrank_calls.errors import DeadlineExceeded, InvalidArgument, Reason, Unavailable
 from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.depth.plan import DepthPlan, Round
+from farrank_rankers.features import Features
 from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.tokenizer import finished
 from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.runtime import DeviceLost, OutOfMemory
+from farrank_runtimes.runtime import DeviceLost, DocumentScores, OutOfMemory
 from farrank_server.config.schema import DepthConfig, RankerConfig, ServerConfig
 from farrank_server.engine.admission.reservations import CHUNKS
-from farrank_server.engine.call import PendingDocument, QueuedInput, RerankResult
+from farrank_server.engine.call import ActiveCall, Ended, RerankResult
 from farrank_server.engine.device import work_queue
 from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.engine import Engine
@@ -53,6 +55,7 @@ NEEDLE = "the river rises here "
 
 # Ten documents of MaxP's 6 to 57 chunks. The last has the query's words in its end alone.
 LONG = tuple(f"{n} " + FILLER * (40 + 40 * n) + NEEDLE * (n == 9) for n in range(10))
+MARKED = tuple(text.replace("ship", POISON) for text in LONG)
 FAMILIES = (
     *("maxp", "sump", "avgp", "cedr-knrm", "cedr-pacrr", "cedr-drmm", "neural-model1", "parade-avg"),
     *("parade-max", "parade-attn", "parade-transf-rand", "parade-transf-pretr", "parade-transf-pretr-q"),
@@ -61,19 +64,32 @@ FAMILIES = (
 
 
 class InRound:
-    """Holds the first batch of a round until the test releases it, or fails it with `fault`."""
+    """Holds the first batch of a round until the test releases it, or fails it with `fault`.
+
+    `begun` has the number of rounds that calls have begun; `documents` and `kept_bytes` are of the last.
+    """
 
     def __init__(self, number: int, fault: BaseException | None = None) -> None:
         self.number, self.fault = number, fault
-        self.bench: Bench[Faulty] | None = None
-        self.held = 0
+        self.begun: Counter[ActiveCall] = Counter()
+        self.documents: Sequence[int] = ()
+        self.held = self.kept_bytes = 0
         self.reached, self.released = threading.Event(), threading.Event()
 
+    def watch(self, bench: Bench[Faulty]) -> None:
+        """Count the rounds of the bench's calls from now on."""
+        device = bench.engine.device
+        begin_round = device.begin_round
+
+        def begin(call: ActiveCall, documents: Sequence[int], kept_bytes: int, is_last: bool) -> None:
+            self.begun[call] += 1
+            self.documents, self.kept_bytes = documents, kept_bytes
+            begin_round(call, documents, kept_bytes, is_last)
+
+        device.begin_round = begin  # type: ignore[method-assign]
+
     def __call__(self, inputs: Sequence[EncoderInput]) -> None:
-        if self.bench is None or self.reached.is_set():
-            return
-        rounds = self.bench.engine.device.loop.work._rounds.values()
-        if max((each._number for each in rounds), default=0) == self.number:
+        if not self.reached.is_set() and max(self.begun.values(), default=0) == self.number:
             self.held = sum(each.tokens for each in inputs)
             self.reached.set()
             if self.fault is not None:
@@ -126,7 +142,7 @@ async def opened(folders: dict[str, Path], **rankers: RankerConfig) -> AsyncIter
 def is_empty(bench: Bench[Faulty]) -> bool:
     """Whether no call has left anything behind on the device's thread or in admission."""
     work, admitted = bench.engine.device.loop.work, bench.count("farrank_admitted_tokens", ranker="maxp")
-    held = (work._open, work.started, work._rounds, work._kept, work._round_bytes, work.kept_bytes)
+    held = (work._open, work.started, work._kept, work._round_bytes, work.kept_bytes)
     return not any(held) and not admitted
 
 
@@ -322,12 +338,12 @@ async def test_documents_of_later_rounds_precede_the_others(open_bench: OpenBenc
 async def test_a_deadline_in_the_second_round_ends_the_call_with_the_first(open_bench: OpenBench) -> None:
     hold = InRound(2)
     async with open_bench(hold) as bench:
-        hold.bench = bench
+        hold.watch(bench)
         result = await bench.rerank(LONG, depth=ADAPTIVE, timeout_s=5.0)
         assert hold.reached.is_set()
         hold.released.set()
         await until(lambda: is_empty(bench))
-        await until(lambda: bench.count("farrank_ended_early_total", ranker="maxp") == 1)
+        await until(lambda: bench.count("farrank_ended_early_total", ranker="maxp", reason="deadline") == 1)
         assert bench.count("farrank_call_rounds_sum", ranker="maxp") == 1
     assert (result.rounds, result.ended_early) == (1, True)
     assert {len(document.spans) for document in result.documents} == {2}
@@ -336,7 +352,7 @@ async def test_a_deadline_in_the_second_round_ends_the_call_with_the_first(open_
 async def test_a_deadline_in_the_first_round_is_exceeded(open_bench: OpenBench) -> None:
     hold = InRound(1)
     async with open_bench(hold) as bench:
-        hold.bench = bench
+        hold.watch(bench)
         with pytest.raises(DeadlineExceeded):
             await bench.rerank(LONG, depth=ADAPTIVE, timeout_s=1.0)
         hold.released.set()
@@ -360,7 +376,7 @@ async def test_a_time_budget_ends_the_call_after_its_first_round_at_the_earliest
 async def test_a_time_budget_ends_the_call_in_its_second_round(open_bench: OpenBench) -> None:
     hold = InRound(2)
     async with open_bench(hold) as bench:
-        hold.bench = bench
+        hold.watch(bench)
         # As slow as a real device: the budget is enough for two rounds.
         bench.engine.loaded["maxp"].speeds.encoding.replace(4000.0)
         result = await bench.rerank(LONG, depth=DepthConfig("adaptive", milliseconds=3000))
@@ -380,10 +396,26 @@ async def test_a_time_budget_beyond_the_deadline_is_admitted(open_bench: OpenBen
         assert 2000 < result.tally.tokens <= 0.75 * 30 * 400
 
 
+async def test_admission_needs_time_for_the_first_round_alone(open_bench: OpenBench) -> None:
+    hold = InRound(1)
+    async with open_bench(hold) as bench:
+        hold.watch(bench)
+        # The first round takes 9 s, all three at least 15 s; a hundred documents more take longer.
+        bench.engine.loaded["maxp"].speeds.encoding.replace(400.0)
+        with pytest.raises(DeadlineExceeded, match="the call needs about "):
+            await bench.rerank(LONG * 3, depth=ADAPTIVE, timeout_s=12.0)
+        call = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE, timeout_s=12.0))
+        await until(hold.reached.is_set)
+        # What is admitted is nevertheless the most that it can cost.
+        assert bench.engine._reservations._table[CHUNKS].sum() == THREE.most_chunks(len(LONG))
+        hold.released.set()
+        assert (await call).rounds >= 1
+
+
 async def test_a_cancelled_call_leaves_nothing_behind(open_bench: OpenBench) -> None:
     hold = InRound(2)
     async with open_bench(hold) as bench:
-        hold.bench = bench
+        hold.watch(bench)
         call = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE))
         await until(hold.reached.is_set)
         call.cancel()
@@ -393,38 +425,131 @@ async def test_a_cancelled_call_leaves_nothing_behind(open_bench: OpenBench) -> 
         await until(lambda: is_empty(bench))
 
 
-@pytest.mark.parametrize(
-    "fault", [DeviceLost("gone"), OutOfMemory("for a moment"), ZeroDivisionError("a bug")]
-)
-async def test_a_failure_in_the_second_round_changes_no_score(
+async def test_the_device_is_lost_in_the_second_round_and_the_first_is_the_answer(
+    open_bench: OpenBench,
+) -> None:
+    fails = InRound(2, DeviceLost("gone"))
+    async with open_bench(fails) as bench:
+        fails.watch(bench)
+        result = await bench.rerank(LONG, depth=ADAPTIVE)
+        assert (result.rounds, result.ended) == (1, Ended.DEVICE)
+        assert {len(document.spans) for document in result.documents} == {2}
+        await until(lambda: bench.count("farrank_ended_early_total", ranker="maxp", reason="device") == 1)
+        assert bench.count("farrank_reruns_total", ranker="maxp") == 0
+        await until(bench.is_ready)
+        await until(lambda: is_empty(bench))
+        assert (await bench.rerank(LONG, depth=ADAPTIVE)).rounds == 3
+
+
+async def test_the_device_is_lost_in_the_first_round_and_the_call_runs_again(open_bench: OpenBench) -> None:
+    fails = InRound(1, DeviceLost("gone"))
+    async with open_bench(fails) as bench:
+        wanted = await bench.rerank(LONG, depth=ADAPTIVE)
+        fails.watch(bench)
+        same(await bench.rerank(LONG, depth=ADAPTIVE), wanted)
+        assert bench.count("farrank_reruns_total", ranker="maxp") == 1
+        await until(lambda: is_empty(bench))
+
+
+@pytest.mark.parametrize("fault", [OutOfMemory("for a moment"), ZeroDivisionError("a bug")])
+async def test_a_batch_that_fails_once_in_the_second_round_changes_no_score(
     open_bench: OpenBench, fault: BaseException
 ) -> None:
     fails = InRound(2, fault)
     async with open_bench(fails) as bench:
         wanted = await bench.rerank(LONG, depth=ADAPTIVE)
-        fails.bench = bench
+        fails.watch(bench)
         same(await bench.rerank(LONG, depth=ADAPTIVE), wanted)
         assert fails.reached.is_set()
-        lost = isinstance(fault, DeviceLost)
-        assert bench.count("farrank_reruns_total", ranker="maxp") == lost
         await until(lambda: is_empty(bench))
 
 
-async def test_a_device_that_hangs_in_the_second_round_changes_no_score(open_bench: OpenBench) -> None:
+@pytest.mark.parametrize("fault", [OutOfMemory("for good"), ZeroDivisionError("a bug")])
+async def test_an_input_that_fails_alone_in_the_second_round_leaves_the_first_as_the_answer(
+    open_bench: OpenBench, fault: BaseException
+) -> None:
+    begun = InRound(0)
+
+    def fail(inputs: Sequence[EncoderInput]) -> None:
+        # Another call's inputs do not fail: the device is not at fault.
+        if 2 in begun.begun.values() and POISON_ID in {int(each) for each in inputs[0].input_ids}:
+            raise fault
+
+    async with open_bench(fail) as bench:
+        begun.watch(bench)
+        result = await bench.rerank(MARKED, depth=ADAPTIVE)
+        assert (result.rounds, result.ended) == (1, Ended.DEVICE)
+        await until(lambda: bench.count("farrank_ended_early_total", ranker="maxp", reason="device") == 1)
+        await until(lambda: is_empty(bench))
+
+
+async def test_a_score_that_is_not_finite_in_the_second_round_leaves_the_first_as_the_answer(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = InRound(0)
+    async with open_bench() as bench:
+        begun.watch(bench)
+        runtime = bench.engine.loaded["maxp"].runtime
+        score = runtime.score
+
+        def not_finite(documents: Sequence[Features], queries: Sequence[Features] | None) -> DocumentScores:
+            found = score(documents, queries)
+            if 2 in begun.begun.values():
+                return replace(found, scores=[float("nan")] * len(documents))
+            return found
+
+        monkeypatch.setattr(runtime, "score", not_finite)
+        result = await bench.rerank(LONG, depth=ADAPTIVE)
+        assert (result.rounds, result.ended) == (1, Ended.DEVICE)
+        assert bench.count("farrank_batch_failures_total", ranker="maxp", reason="not_finite") >= 1
+        await until(lambda: is_empty(bench))
+
+
+async def test_a_server_that_stops_answers_with_the_last_finished_round(open_bench: OpenBench) -> None:
+    hold = InRound(2)
+    async with open_bench(hold) as bench:
+        hold.watch(bench)
+        call = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE))
+        await until(hold.reached.is_set)
+        bench.engine.device.abandon(Unavailable("stops", reason=Reason.DRAINING))
+        assert (await call).rounds == 1
+        hold.released.set()
+
+
+async def test_a_device_that_hangs_in_the_second_round_leaves_the_first_as_the_answer(
+    open_bench: OpenBench,
+) -> None:
     hang = InRound(2)
     async with open_bench(hang) as bench:
-        wanted = await bench.rerank(LONG, depth=ADAPTIVE)
-        hang.bench = bench
+        await bench.rerank(LONG, depth=ADAPTIVE)
+        hang.watch(bench)
         bench.engine.device.loop.watchdog._least_bound_s = 0.3
-        same(await bench.rerank(LONG, depth=ADAPTIVE), wanted)
-        assert hang.reached.is_set()
+        result = await bench.rerank(LONG, depth=ADAPTIVE)
+        assert (result.rounds, result.ended) == (1, Ended.DEVICE)
         assert bench.count("farrank_worker_restarts_total") == 1
-        assert bench.count("farrank_reruns_total", ranker="maxp") == 1
         await until(lambda: is_empty(bench))
         # The hung call returns: its thread ends, and nothing else happens.
         hang.released.set()
         await until(lambda: [each.name for each in threading.enumerate()].count("farrank-device") == 1)
         assert is_empty(bench)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+async def test_a_round_that_ends_just_when_time_is_over_is_the_answer(
+    open_bench: OpenBench, number: int
+) -> None:
+    hold = InRound(number)
+    async with open_bench(hold) as bench:
+        hold.watch(bench)
+        call = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE, timeout_s=3.0))
+        await until(hold.reached.is_set)
+        (active,) = hold.begun
+        hold.released.set()
+        # This holds the event loop, which then finds the round scored and the time over at once.
+        while active.unscored or time.monotonic() < active.call.deadline_s - 0.05:
+            time.sleep(0.001)  # noqa: ASYNC251
+        result = await call
+    assert (result.rounds, result.ended) == (number, Ended.DEADLINE if number == 2 else None)
 
 
 async def test_rounds_of_two_calls_share_batches(open_bench: OpenBench) -> None:
@@ -435,14 +560,13 @@ async def test_rounds_of_two_calls_share_batches(open_bench: OpenBench) -> None:
         mixed.append(len({POISON_ID in each.input_ids for each in inputs}) == 2)
         hold(inputs)
 
-    marked = tuple(text.replace("ship", POISON) for text in LONG)
     async with open_bench(before) as bench:
-        alone = [await bench.rerank(texts, depth=ADAPTIVE) for texts in (LONG, marked)]
-        hold.bench = bench
+        alone = [await bench.rerank(texts, depth=ADAPTIVE) for texts in (LONG, MARKED)]
+        hold.watch(bench)
         mixed.clear()
         first = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE))
         await until(hold.reached.is_set)
-        second = asyncio.create_task(bench.rerank(marked, depth=ADAPTIVE))
+        second = asyncio.create_task(bench.rerank(MARKED, depth=ADAPTIVE))
         await until(lambda: len(bench.engine.device.loop.inbox.peek()) >= 2)
         hold.released.set()
         for found, wanted in zip(await asyncio.gather(first, second), alone, strict=True):
@@ -466,7 +590,7 @@ async def test_features_without_room_are_encoded_again(
 async def test_kept_features_count_as_the_memory_of_the_device(open_bench: OpenBench) -> None:
     hold = InRound(2)
     async with open_bench(hold) as bench:
-        hold.bench = bench
+        hold.watch(bench)
         lane, work = bench.engine.loaded["maxp"], bench.engine.device.loop.work
         lane.capabilities = replace(lane.capabilities, max_kept_bytes=2**20)
         call = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE))
@@ -481,15 +605,13 @@ async def test_kept_features_count_as_the_memory_of_the_device(open_bench: OpenB
 async def test_features_of_documents_that_were_read_to_their_end_are_not_kept(open_bench: OpenBench) -> None:
     hold = InRound(2)
     async with open_bench(hold) as bench:
-        hold.bench = bench
+        hold.watch(bench)
         lane = bench.engine.loaded["maxp"]
         lane.capabilities = replace(lane.capabilities, max_kept_bytes=2**20)
         call = asyncio.create_task(bench.rerank((*TEXTS[:3], *LONG), depth=ADAPTIVE))
         await until(hold.reached.is_set)
-        its = bench.engine.device.loop.work._rounds.values()
-        read_on = {index for each in its for index in each._kept}
-        assert read_on
-        assert min(read_on) >= 3
+        assert min(hold.documents) >= 3
+        assert hold.kept_bytes == len(hold.documents) * 2 * 32 * 4 > 0
         hold.released.set()
         documents = (await call).documents
         assert max(each.round for each in documents[:3]) > 1
@@ -499,11 +621,13 @@ async def test_features_of_documents_that_were_read_to_their_end_are_not_kept(op
 async def test_admission_holds_what_is_still_to_be_read(open_bench: OpenBench) -> None:
     hold = InRound(3)
     async with open_bench(hold) as bench:
-        hold.bench = bench
+        hold.watch(bench)
         call = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE))
         await until(hold.reached.is_set)
         left = hold.held + bench.batcher().queued_tokens
-        assert bench.count("farrank_admitted_tokens", ranker="maxp") == left
+        uncounted = bench.engine.device.loop._results.uncounted
+        left += sum(tokens for figures in uncounted for _, tokens in figures.parts)
+        await until(lambda: bench.count("farrank_admitted_tokens", ranker="maxp") == left)
         hold.released.set()
         await call
         await until(lambda: is_empty(bench))
@@ -512,7 +636,7 @@ async def test_admission_holds_what_is_still_to_be_read(open_bench: OpenBench) -
 async def test_admission_holds_chunks_as_well_if_the_budget_is_in_tokens(open_bench: OpenBench) -> None:
     hold = InRound(1)
     async with open_bench(hold) as bench:
-        hold.bench = bench
+        hold.watch(bench)
         call = asyncio.create_task(bench.rerank(LONG, depth=DepthConfig("adaptive", tokens=6000)))
         await until(hold.reached.is_set)
         # An input has some 160 tokens.
@@ -521,22 +645,25 @@ async def test_admission_holds_chunks_as_well_if_the_budget_is_in_tokens(open_be
         await call
 
 
-async def test_planning_of_rounds_does_not_count_as_scoring(
+async def test_the_device_thread_neither_plans_nor_makes_inputs(
     open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, scored_s = CallRounds.next, list[float]()
+    plan, threads = CallRounds.next, set[str]()
 
-    def slow(rounds: CallRounds) -> tuple[list[QueuedInput], list[PendingDocument]]:
-        time.sleep(1.0)
-        return plan(rounds)
+    def watched(rounds: CallRounds) -> Generator[None, None, bool]:
+        steps = plan(rounds)
+        while True:
+            threads.add(threading.current_thread().name)
+            try:
+                yield next(steps)
+            except StopIteration as end:
+                return bool(end.value)
 
-    monkeypatch.setattr(CallRounds, "next", slow)
+    monkeypatch.setattr(CallRounds, "next", watched)
     async with open_bench() as bench:
-        scoring = bench.engine.loaded["maxp"].speeds.scoring
-        monkeypatch.setattr(scoring, "observe", lambda chunks, seconds: scored_s.append(seconds))
         assert (await bench.rerank(LONG, depth=ADAPTIVE)).rounds == 3
-        await until(lambda: is_empty(bench))
-    assert 0 < sum(scored_s) < 2.0
+    assert threads
+    assert "farrank-device" not in threads
 
 
 async def test_rankers_that_cannot_read_in_rounds_say_so(

@@ -99,7 +99,7 @@ def test_disjoint_chunks_of_a_document_are_its_passages(
     assert documents
     for document in documents:
         read = tokenizer.read(document["text"], 6 * CHUNK)
-        bounds = chunk_bounds(chunking, len(read))
+        bounds = chunk_bounds(chunking, len(read)).tolist()
         cut = [document["text"][read.starts[first] : read.ends[end - 1]] for first, end in bounds]
         assert cut == document["text"].split("\n\n")
         assert len(cut) == len(document["passages"])

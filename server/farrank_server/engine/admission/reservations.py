@@ -39,13 +39,15 @@ class RankerWork:
     """One ranker's work for a call, estimated from the lengths of the texts until they are read.
 
     `chunks` counts all chunks that it scores, `tokens` the tokens that it encodes: a cached document costs
-    only chunks. `least_tokens` is a lower bound that does not depend on measurements.
+    only chunks. `least_tokens` is a lower bound that does not depend on measurements. `must_share` is the
+    part that must be done by the deadline: of a call that reads in rounds, the first one.
     """
 
     ranker: str
     tokens: int
     chunks: int = 0
     least_tokens: int = 0
+    must_share: float = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -293,8 +295,9 @@ class Reservations:
         """Refuse a call that would be late, or for which there is no room. Raises: as `admit`."""
         limits = self._limits
         own_s = sum(map(self._alone_s, reservation.work))
+        must_s = sum(self._alone_s(each) * each.must_share for each in reservation.work)
         remaining_s = reservation.deadline_s - now_s
-        alone_s = own_s + reservation.unread / self._reading.per_s
+        alone_s = must_s + reservation.unread / self._reading.per_s
         if alone_s > remaining_s * (1.0 if self._admitted else BENEFIT_OF_DOUBT):
             raise DeadlineExceeded(
                 f"deadline: {_rounded(remaining_s)} s are left, and the call needs about {_rounded(alone_s)} "
@@ -305,7 +308,11 @@ class Reservations:
             return
         tokens = sum(work.tokens for work in reservation.work)
         self._check_room(reservation, tokens, own_s)
-        seen = self._forecast(reservation, columns, now_s)
+        whole = seen = self._forecast(reservation, columns, now_s)
+        if must_s < own_s:
+            must = columns.copy()
+            must[[TOKENS_LEFT, CHUNKS_LEFT, TOKENS, CHUNKS]] *= [each.must_share for each in reservation.work]
+            seen = self._forecast(reservation, must, now_s)
         reading_s = self._reading_s(reservation.account, reservation.unread)
         usable_s = remaining_s * limits.deadline_margin
         done_after_s = seen.done_after_s + reading_s
@@ -323,7 +330,7 @@ class Reservations:
                 Reason.SHARE,
                 seen.part_after_s - usable_s,
             )
-        if seen.makes_late:
+        if whole.makes_late:
             raise _exhausted(
                 f"the call of about {own_s:.2f} s would make calls late that were admitted before it",
                 Reason.OTHERS_LATE,

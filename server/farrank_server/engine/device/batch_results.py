@@ -179,13 +179,13 @@ class BatchResults:
     def _score(self, ranker: LoadedRanker, ready: Sequence[PendingDocument], *, overlapped: bool) -> float:
         """Score documents. Returns the seconds in which this alone kept the device busy."""
         started_s = time.monotonic()
-        scored, planning_s = 0, 0.0
+        scored = 0
 
         def score(documents: Sequence[PendingDocument]) -> None:
-            nonlocal scored, planning_s
+            nonlocal scored
             documents = [each for each in documents if self._work.is_open(each.call)]
             if documents:
-                planning_s += self._score_together(ranker, documents)
+                self._score_together(ranker, documents)
                 scored += sum(len(each.spans) for each in documents)
 
         def failed(documents: Sequence[PendingDocument], error: Exception) -> None:
@@ -196,7 +196,7 @@ class BatchResults:
         scoring_s = time.monotonic() - started_s
         if overlapped:
             return 0.0
-        ranker.speeds.scoring.observe(scored, scoring_s - planning_s)
+        ranker.speeds.scoring.observe(scored, scoring_s)
         return scoring_s
 
     def _let_loop_answer(self, scored: Sequence[PendingDocument], *, overlapped: bool) -> None:
@@ -209,10 +209,9 @@ class BatchResults:
                 time.sleep(0.0)
             self.count()
 
-    def _score_together(self, ranker: LoadedRanker, ready: Sequence[PendingDocument]) -> float:
+    def _score_together(self, ranker: LoadedRanker, ready: Sequence[PendingDocument]) -> None:
         """Score documents of any number of calls at once, and settle the calls that are then complete.
 
-        Returns the seconds for beginning the next rounds of calls, which is no scoring.
         Raises: OutOfMemory, DeviceLost.
         """
         started_ns = time.perf_counter_ns()
@@ -229,7 +228,7 @@ class BatchResults:
         if found.halved_groups:
             self._metrics.batch_failures.labels(ranker.name, "out_of_memory").inc(found.halved_groups)
         elapsed_ns = time.perf_counter_ns() - started_ns
-        ended_s, planning_s = time.monotonic(), 0.0
+        ended_s = time.monotonic()
         for call in {document.call for document in ready}:
             call.tally.aggregation_ns += elapsed_ns
             call.call.record.step(
@@ -248,12 +247,11 @@ class BatchResults:
             if document.is_kept:
                 self._work.keep_for_rounds(document)
             if call.score(document, score, chunk_scores):
-                began_s = time.monotonic()
-                if not self._work.next_round(call):
+                if call.reads_on:
+                    call.end_round()
+                else:
                     call.settle()
                     self._work.forget(call)
-                planning_s += time.monotonic() - began_s
-        return planning_s
 
     def _fail_not_finite(self, document: PendingDocument, score: float) -> None:
         # NaN has no order: the other documents could not be ranked either.

@@ -14,7 +14,6 @@ from farrank_server.engine.device.device_loop import RELOADS_IN_VAIN, DeviceLoop
 from farrank_server.engine.device.watchdog import TICK_S, Watchdog
 from farrank_server.engine.device.work_queue import Begin, Close, Inputs, Measure, Open, Stop
 from farrank_server.engine.loaded.ranker import LoadedRanker
-from farrank_server.engine.rounds import CallRounds
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -94,9 +93,9 @@ class Device:
         # Let the device thread run first: no caller waits for the next step of this thread.
         time.sleep(0)
 
-    def begin(self, rounds: CallRounds) -> None:
-        """Begin the first round of a call; the device thread begins the others."""
-        self.loop.inbox.put(Begin(rounds))
+    def begin_round(self, call: ActiveCall, documents: Sequence[int], kept_bytes: int, is_last: bool) -> None:
+        """Begin a round of a call, before its inputs are submitted: see `Begin`."""
+        self.loop.inbox.put(Begin(call, documents, kept_bytes, is_last), wakes=False)
 
     def close(self, call: ActiveCall) -> None:
         """Forget a call. Its waiting inputs no longer reach the device."""

@@ -6,7 +6,6 @@ calls, so they need no locks. Abandoning a call of thousands of inputs costs the
 
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +13,6 @@ from farrank_calls.fairness.fair_order import QUANTUM_S, FairOrder, Rank
 from farrank_runtimes.batcher import Batcher
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.loaded.ranker import LoadedRanker
-from farrank_server.engine.rounds import CallRounds
 
 # The room for features that calls keep between two rounds. Only families that keep a vector of each token
 # come near it; a document without room is encoded again if it is read on.
@@ -40,9 +38,15 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """All documents of a call that reads in rounds were read, and the first round can begin."""
+    """A round of a call begins: inputs of these documents, by their numbers, will come.
 
-    rounds: CallRounds
+    `kept_bytes` is the device memory of their features from earlier rounds. `is_last`: no other one follows.
+    """
+
+    call: ActiveCall
+    documents: Sequence[int]
+    kept_bytes: int
+    is_last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,6 @@ class WorkQueue:
         # Bytes kept by this queue, by call id. They are not stored in the call, because the queue of a hung
         # thread may have counted features of the same call.
         self._kept: dict[int, int] = {}
-        self._rounds: dict[int, CallRounds] = {}
         self._round_bytes: dict[int, int] = {}
 
     def apply(self, message: Message) -> None:
@@ -181,10 +184,13 @@ class WorkQueue:
                     for document in documents:
                         if document.missing == 0:
                             self.queues[call.ranker.name].ready += call.ready_with(document)
-            case Begin(rounds):
-                if rounds.call.id in self._open:
-                    self._rounds[rounds.call.id] = rounds
-                    self.next_round(rounds.call)
+            case Begin(call, numbers, kept_bytes, is_last):
+                if call.id in self._open:
+                    call.unscored.update(numbers)
+                    call.reads_on = not is_last
+                    # Documents that are read no further let go of their features.
+                    self._let_go(call)
+                    self.count_kept(call, kept_bytes)
             case Close(call):
                 self.forget(call)
             case Measure(ranker):
@@ -196,25 +202,11 @@ class WorkQueue:
     def forget(self, call: ActiveCall) -> None:
         """Drop a call: none of its waiting inputs reaches the device."""
         self.started.discard(call)
-        self._rounds.pop(call.id, None)
         self._let_go(call)
         # The documents refer to the call. Break that cycle, or it keeps the features in memory.
         call.waiting_for_query.clear()
         if self._open.pop(call.id, None) is not None:
             self.queues[call.ranker.name].batcher.close(call.id)
-
-    def next_round(self, call: ActiveCall) -> bool:
-        """Queue the next round of a call. Returns whether it has one."""
-        if call.id not in self._rounds:
-            return False
-        rounds = self._rounds[call.id]
-        inputs, documents = rounds.next()
-        # Documents that are read no further let go of their features.
-        self._let_go(call)
-        self.count_kept(call, sum(each.kept_bytes for each in documents))
-        call.unscored.update(each.index for each in documents)
-        self._add(call, time.monotonic(), inputs)
-        return bool(inputs)
 
     def keep_for_rounds(self, document: PendingDocument) -> None:
         """Keep the features of a scored document for the next round if there is room, or else drop them."""

@@ -106,10 +106,11 @@ class LoadedRanker:
     ) -> RankerWork:
         """Estimate the positions and chunks of documents of these lengths (in characters) on the device.
 
-        With adaptive depth they are the most that its budget allows.
+        With adaptive depth they are the most that its budget allows; only the first round must be done.
         """
         if not lengths:
             return RankerWork(self.name, 0, 0)
+        must_share = 1.0
         most_tokens = self.tokens_read(max_chunks, depth)
         # First with the token density of recent texts, then with the lowest density.
         estimated, chunks = self._positions(
@@ -129,7 +130,10 @@ class LoadedRanker:
             budget = max(budget, len(lengths) * longest)
             estimated, least = min(estimated, budget), min(least, budget)
             chunks = min(chunks, budget / longest)
-        return RankerWork(self.name, round(estimated), round(chunks), round(least))
+            if depth.chunks is None and depth.tokens is None:  # other budgets have one round
+                first = len(lengths) * self.spec.depth.rounds[0].chunks * longest
+                must_share = min(1.0, first / max(1.0, estimated))
+        return RankerWork(self.name, round(estimated), round(chunks), round(least), must_share)
 
     def _positions(
         self,
