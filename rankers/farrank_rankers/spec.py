@@ -86,7 +86,9 @@ class RankerSpec:
         if (trained := getattr(self.options, "trained_chunks", None)) is not None:
             check_count("trained_chunks", trained, at_least=1)
         chunks = chunk_count(chunking, chunking.max_document_tokens)
-        if placed < 1 or (chunks > placed and chunking.max_document_tokens < WHOLE_DOCUMENT):
+        # A ranker that learned from fewer chunks reads as many, also within its limit.
+        limited = trained is None and chunking.max_document_tokens < WHOLE_DOCUMENT
+        if placed < 1 or (chunks > placed and limited):
             raise SpecError(
                 f"chunking.max_document_tokens is {chunking.max_document_tokens}: with a window of "
                 f"{chunking.window} and a stride of {chunking.stride} that may be {chunks} chunks; the "

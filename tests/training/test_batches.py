@@ -1,13 +1,14 @@
 """A training batch has the served ranker's scores, whatever the plan."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
+from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking, adjusted
 from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
@@ -164,3 +165,15 @@ def test_a_transformer_over_chunks_reads_no_more_than_it_was_trained_with(tiny_b
     )  # it knows more already
     assert placed_reader(reader, TrainingConfig(max_chunks=3)).spec.most_chunks() == 3
     assert placed_reader(reader, TrainingConfig(document_tokens=350)).spec.most_chunks() == 3
+
+
+@pytest.mark.parametrize("limit", [64, WHOLE_DOCUMENT])
+def test_a_transformer_over_chunks_learns_from_fewer_than_its_limit_holds(
+    tiny_backbone: Path, tiny_options: dict[str, dict[str, Any]], limit: int
+) -> None:
+    family = "parade-transf-rand"
+    reader = make(family, tiny_backbone, tiny_options.get(family)).reader
+    spec = replace(reader.spec, chunking=adjusted(reader.spec.chunking, max_document_tokens=limit))
+    placed = placed_reader(Reader(spec, reader.tokenizer, reader.backbone), TrainingConfig(max_chunks=2))
+    assert placed.spec.most_chunks() == 2
+    assert max(Collator(placed, max_chunks=2)(GROUPS)["counts"]) == 2
