@@ -1,6 +1,6 @@
 """Turn groups of texts into the arguments of `Ranker.forward`, in the process that loads data."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TypedDict
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from farrank_rankers.chunking import PAPERS_DOCUMENT_TOKENS, WHOLE_DOCUMENT, adjusted
 from farrank_rankers.reader import Reader
-from farrank_rankers.tokens import EncoderInput, TokenizedText, collate
+from farrank_rankers.tokens import Chunk, EncoderInput, TokenizedText, collate
+from farrank_training.chunk_subsets import chunks_to_learn, most_to_learn, promising_chunks
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
 from farrank_training.training_set import Group
@@ -49,11 +50,13 @@ def placed_reader(reader: Reader, config: TrainingConfig) -> Reader:
 
     Other positions stay as they were initialised, so nothing may read them later.
     """
-    spec = training_reader(reader, config.document_tokens).spec
-    read = spec.most_chunks(config.max_chunks)
+    if config.depth == "adaptive":
+        read = reader.spec.most_chunks(most_to_learn(reader.spec, config.max_chunks))
+    else:
+        read = training_reader(reader, config.document_tokens).spec.most_chunks(config.max_chunks)
     assert read is not None, "its aggregator has positions for chunks"
-    known = getattr(spec.options, "trained_chunks", None) or 0
-    options = replace(spec.options, trained_chunks=max(known, read))  # type: ignore[call-arg]
+    known = getattr(reader.spec.options, "trained_chunks", None) or 0
+    options = replace(reader.spec.options, trained_chunks=max(known, read))  # type: ignore[call-arg]
     return Reader(replace(reader.spec, options=options), reader.tokenizer, reader.backbone)
 
 
@@ -61,16 +64,25 @@ class Collator:
     """Tokenizes groups and pads their chunks to one batch, on the CPU.
 
     It holds no weights, so any process that loads data may have one. It reads the first `max_chunks` chunks
-    of each document, within `document_tokens` (see `training_reader`).
+    of each document, within `document_tokens` (see `training_reader`). For adaptive depth it reads the most
+    promising chunks of whole documents instead: `promising` of each, or a number that is drawn for each group
+    with the seed `draws`.
     """
 
     def __init__(
-        self, reader: Reader, max_chunks: int | None = None, document_tokens: int | None = None
+        self,
+        reader: Reader,
+        max_chunks: int | None = None,
+        document_tokens: int | None = None,
+        *,
+        promising: int | None = None,
+        draws: int | None = None,
     ) -> None:
         if max_chunks is not None and max_chunks < 1:
             raise TrainingError(f"max_chunks is {max_chunks}; it must be at least 1")
-        self.reader = training_reader(reader, document_tokens)
-        self.max_chunks = max_chunks
+        is_adaptive = promising is not None or draws is not None
+        self.reader = reader if is_adaptive else training_reader(reader, document_tokens)
+        self.max_chunks, self.promising, self.draws = max_chunks, promising, draws
 
     def __call__(self, groups: Sequence[Group]) -> TrainingBatch:
         """Shapes: see `TrainingBatch`.
@@ -85,8 +97,7 @@ class Collator:
         counts: list[int] = []
         for group in groups:
             query = self._read_query(group)
-            for text in group.documents:
-                chunks = reader.split(reader.read_document(text, self.max_chunks), self.max_chunks)
+            for chunks in self._read_documents(group, query):
                 inputs += [reader.chunk_input(None if dual else query, chunk) for chunk in chunks]
                 counts.append(len(chunks))
             if dual:
@@ -106,6 +117,16 @@ class Collator:
         if not len(query):
             raise TrainingError(f"query {group.query_id!r} holds no token; it needs at least 1")
         return query
+
+    def _read_documents(self, group: Group, query: TokenizedText) -> Iterable[Sequence[Chunk]]:
+        reader, count = self.reader, self.promising
+        if self.draws is not None:
+            draw = f"{self.draws} {group.epoch} {group.query_id}"
+            count = chunks_to_learn(reader.spec, self.max_chunks, draw)
+        if count is not None:
+            return promising_chunks(reader, query, group.documents, count)
+        documents = (reader.read_document(text, self.max_chunks) for text in group.documents)
+        return (reader.split(each, self.max_chunks) for each in documents)
 
     def _tensors(self, inputs: Sequence[EncoderInput]) -> tuple[Tensor, ...]:
         """Pad inputs to one batch. Shapes: -> input_ids, roles, token_type_ids (P, L)."""

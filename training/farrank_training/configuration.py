@@ -18,6 +18,7 @@ from farrank_training.errors import TrainingError
 
 Loss = Literal["hinge", "ranknet", "cross-entropy", "margin-mse"]
 Precision = Literal["fp32", "bf16"]
+Depth = Literal["all", "adaptive"]
 
 
 def _at_least(least: float) -> Callable[[Any], str]:
@@ -81,6 +82,10 @@ class TrainingConfig:
             _at_least(1),
         ),
     ] = None
+    depth: Annotated[
+        Depth,
+        SettingRule("all chunks, or adaptive: those that the server would choose of whole documents"),
+    ] = "all"
     max_chunks: Annotated[
         int | None, SettingRule("chunks of a document that training reads", _at_least(1))
     ] = None
@@ -121,6 +126,11 @@ class TrainingConfig:
             object.__setattr__(self, name, value)
             if value is not None and (wanted := setting.limit(value)):
                 raise TrainingError(f"{name} is {value}; it must be {wanted}")
+        if self.depth == "adaptive" and self.document_tokens is not None:
+            raise TrainingError(
+                f"document_tokens is {self.document_tokens}; it must be none with adaptive depth, "
+                "which chooses from whole documents"
+            )
         if self.negatives_from < self.negatives:
             raise TrainingError(
                 f"negatives_from is {self.negatives_from}; it must be at least the {self.negatives} negatives"

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +25,7 @@ from transformers.trainer_callback import DefaultFlowCallback, PrinterCallback
 from farrank_rankers.ranker import Ranker
 from farrank_training import checkpoints
 from farrank_training.batches import Collator
+from farrank_training.chunk_subsets import check_depth
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
 from farrank_training.losses import group_loss
@@ -70,6 +72,7 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         self.validate, self.on_best, self.should_stop = validate, on_best, should_stop
         self.interrupted = False
         self.documents = 0  # trained on by this process, in this run
+        check_depth(ranker, config)
         self._loss = group_loss(config.loss, config.margin)
         choose_weights(ranker, config, seed)
         first = Collator(ranker.reader, max_chunks=2)([training_set.group(0, 0)])
@@ -81,7 +84,12 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         super().__init__(
             model=ranker,
             args=arguments,
-            data_collator=Collator(ranker.reader, config.max_chunks, config.document_tokens),
+            data_collator=Collator(
+                ranker.reader,
+                config.max_chunks,
+                config.document_tokens,
+                draws=seed if config.depth == "adaptive" else None,
+            ),
             train_dataset=_Groups(training_set),
             callbacks=[_Flow(self), *(callbacks or [])],
         )
@@ -298,7 +306,7 @@ class _Groups(Dataset[Group]):
 
     def __getitem__(self, place: tuple[int, int]) -> Group:
         epoch, index = place
-        return self.training_set.group(index, epoch)
+        return replace(self.training_set.group(index, epoch), epoch=epoch)
 
 
 class _Shuffled(Sampler[tuple[int, int]]):

@@ -30,13 +30,15 @@ class Group:
     """A query and documents to order, the relevant one first.
 
     `teacher` holds another model's scores of the documents, for MarginMSE. `query_id` serves messages and
-    random draws; in files without ids it is the line's number.
+    random draws; in files without ids it is the line's number. `epoch` serves draws made when the group is
+    read.
     """
 
     query_id: str
     query: str
     documents: tuple[str, ...]
     teacher: tuple[float, ...] | None = None
+    epoch: int = 0
 
 
 class TrainingSet:

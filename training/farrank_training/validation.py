@@ -1,6 +1,6 @@
 """Rerank the candidates of queries outside the training set, and measure the order."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from pathlib import Path
@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from farrank_rankers.ranker import Ranker
 from farrank_training.batches import Collator, TrainingBatch
+from farrank_training.chunk_subsets import chunks_to_validate
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
 from farrank_training.text_store import TextStore
@@ -112,22 +113,20 @@ def rerank(
     """Score all candidates, with the precision of the training, and sort them.
 
     Processes that train together share the queries, and each returns the whole run. Documents are read up to
-    `document_tokens`, whatever `max_chunks` says.
+    `document_tokens`, whatever `max_chunks` says. With adaptive depth they are read as the plan reads all
+    documents, and the chunks of all candidates compete.
     Raises: KeyboardInterrupt if `should_stop` returns True; InputError if a text can no longer be read.
     """
     shared = torch.distributed.is_available() and torch.distributed.is_initialized()
     place, processes = (
         (torch.distributed.get_rank(), torch.distributed.get_world_size()) if shared else (0, 1)
     )
-    slices = _Slices(validation, list(validation.candidates)[place::processes])
+    adaptive = config.depth == "adaptive"
+    slices = _Slices(validation, list(validation.candidates)[place::processes], whole=adaptive)
     device = next(ranker.parameters()).device
-    loader = DataLoader(
-        slices,
-        batch_size=1,
-        collate_fn=Collator(ranker.reader, None, config.document_tokens),
-        num_workers=config.workers,
-        shuffle=False,
-    )
+    promising = chunks_to_validate(ranker.spec) if adaptive else None
+    collator = Collator(ranker.reader, None, config.document_tokens, promising=promising)
+    loader = DataLoader(slices, batch_size=1, collate_fn=collator, num_workers=config.workers, shuffle=False)
     lower = config.precision == "bf16"
     scores: dict[str, list[tuple[str, float]]] = {query_id: [] for query_id in slices.query_ids}
     was_training = ranker.training
@@ -137,9 +136,11 @@ def rerank(
             for (query_id, doc_ids), batch in zip(slices.parts, loader, strict=True):
                 if should_stop():
                     raise KeyboardInterrupt
-                with torch.autocast(device.type, torch.bfloat16) if lower else nullcontext():
-                    found = ranker(*_placed(batch, device))  # (D,)
-                scores[query_id] += zip(doc_ids, found.tolist(), strict=True)
+                found: list[float] = []
+                for part in _parts(batch):
+                    with torch.autocast(device.type, torch.bfloat16) if lower else nullcontext():
+                        found += ranker(*_placed(part, device)).tolist()
+                scores[query_id] += zip(doc_ids, found, strict=True)
                 progress(len(scores) - sum(not scored for scored in scores.values()))
     finally:
         ranker.train(was_training)
@@ -154,14 +155,15 @@ def rerank(
 
 
 class _Slices(Dataset[Group]):
-    """Groups of at most `_AT_ONCE` documents of one query."""
+    """Groups of at most `_AT_ONCE` documents of one query, or of all its documents if it is read `whole`."""
 
-    def __init__(self, validation: ValidationSet, query_ids: Sequence[str]) -> None:
+    def __init__(self, validation: ValidationSet, query_ids: Sequence[str], *, whole: bool) -> None:
         self.validation, self.query_ids = validation, query_ids
+        most = max(map(len, validation.candidates.values())) if whole else _AT_ONCE
         self.parts = [
-            (query_id, validation.candidates[query_id][start : start + _AT_ONCE])
+            (query_id, validation.candidates[query_id][start : start + most])
             for query_id in query_ids
-            for start in range(0, len(validation.candidates[query_id]), _AT_ONCE)
+            for start in range(0, len(validation.candidates[query_id]), most)
         ]
 
     def __len__(self) -> int:
@@ -171,6 +173,17 @@ class _Slices(Dataset[Group]):
         query_id, doc_ids = self.parts[index]
         texts = tuple(self.validation.texts.text(doc_id) for doc_id in doc_ids)
         return Group(query_id, self.validation.queries[query_id], texts)
+
+
+def _parts(batch: TrainingBatch) -> Iterator[TrainingBatch]:
+    """Divide the documents of one query into parts of at most `_AT_ONCE`."""
+    counts, row = batch["counts"], 0
+    for start in range(0, len(counts), _AT_ONCE):
+        some = counts[start : start + _AT_ONCE]
+        rows = slice(row, row + sum(some))
+        row = rows.stop
+        inputs = tuple(each[rows] for each in batch["batch"])
+        yield TrainingBatch(batch=inputs, counts=some, query=batch["query"], sizes=[len(some)], teacher=None)
 
 
 def _placed(
