@@ -168,12 +168,15 @@ def open_ranker_runtime(
     if not found:
         raise _nothing_to_serve(source, device, exports, runtime, precision, published)
     unusable: dict[str, str] = {}
+    refused: Exception | None = None
     for candidate in found:  # grows during the loop
         passed_over: tuple[type[Exception], ...] = (RuntimeAbsent, PrecisionAbsent, SpecError)
         if isinstance(candidate.export, PublishedFile) and not published.named:
             passed_over += (ExportError,)  # its user did not choose it
         try:
+            is_served_here = False
             check_here(candidate.runtime, candidate.precision, placement)
+            is_served_here = True
             others = [f"{other} ({why})" for other, why in unusable.items() if other != str(candidate)]
             reason = _reason(candidate, published.named or runtime != AUTO, others)
             return _open(candidate, source, overrides, placement, reason, published)
@@ -181,11 +184,12 @@ def open_ranker_runtime(
             found.append(replace(candidate, by_report=False))
             unusable[str(candidate)] = str(error)
         except passed_over as error:
-            # A named graph or runtime is never replaced; otherwise the last candidate's error is raised. A
-            # runtime may have several published graphs.
+            # A named graph or runtime is never replaced; otherwise the last candidate's error is raised, of
+            # those that this machine can serve if there are any. A runtime may have several published graphs.
+            refused = error if is_served_here else refused
             is_last = candidate is found[-1]
             if is_last or not (runtime == AUTO or isinstance(candidate.export, PublishedFile)):
-                raise
+                raise (refused or error) from None
             unusable[str(candidate)] = str(error)
     raise AssertionError("the last candidate was neither opened nor refused")
 

@@ -14,7 +14,7 @@ PEAK, AIM, SHARE = 989e12, 0.55, 0.7
 def test_the_worked_example() -> None:
     spec = paper_models()["parade-attn-bert"].spec
     bounds = chunk_bounds(spec.chunking, DOCUMENT_TOKENS)
-    tokens = sum(end - start for start, end in bounds)
+    tokens = int((bounds[:, 1] - bounds[:, 0]).sum())
     assert f"{len(bounds)} chunks of together {tokens:,} tokens" in PAGE
     around = (spec.pad_query_to or 0) + 3
     positions = tokens + len(bounds) * around

@@ -18,7 +18,7 @@ from farrank_experiments.settings import HeadSettings
 from farrank_rankers.features import Features
 from farrank_rankers.files.untrained import new_ranker
 
-SETTINGS = HeadSettings(epochs=30, batch_size=8, learning_rate=2e-2)
+SETTINGS = HeadSettings(epochs=60, batch_size=8, learning_rate=1e-2)
 NOTHING = np.zeros(0, dtype=np.int32)
 
 

@@ -125,6 +125,8 @@ async def sick_server(
     collection.write_text("\n".join(lines))
     save_ensemble(Ensemble({name: open_ranker(tiny_rankers[name]) for name in MEMBERS}), folder / "both")
     arguments = [f"--ranker={name}={tiny_rankers[name]}" for name in MEMBERS]
+    # The answers are compared with offline scores, which are those of whole documents.
+    arguments += [f"--set=rankers.{name}.depth.mode=all" for name in MEMBERS]
     arguments += [f"--ranker=both={folder / 'both'}", f"--pid-file={pid_file}"]
     if searches:
         maxp = tiny_rankers["maxp"]

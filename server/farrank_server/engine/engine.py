@@ -346,7 +346,7 @@ class Engine:
                     ranker=ranker.name,
                     documents=len(call.documents),
                     chunks=read.chunks + read.scored_chunks,
-                    tokens=read.tokens,
+                    **({"tokens": read.tokens} if rounds is None else {}),
                 )
                 if rounds is None:
                     to_encode = read.tokens - read.cached_tokens

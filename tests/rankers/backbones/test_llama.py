@@ -35,7 +35,7 @@ def test_the_tokenizer_needs_no_padding_token(make_backbone: MakeBackbone) -> No
     ranker = new_ranker("longp", folder).eval()
     reader = ranker.reader
     assert reader.pad_id == 2
-    assert reader.max_input_tokens == 2 + 32 + 1431
+    assert reader.max_input_tokens == 2048  # all positions of the backbone
     item = reader.chunk_input(reader.read_query("q"), reader.split(reader.read_document("d"))[0])
     assert item.roles.tolist() == [1, 2, 1, 3]  # <s> q <s> d
 

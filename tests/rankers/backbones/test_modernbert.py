@@ -11,6 +11,7 @@ from sentence_transformers import CrossEncoder
 from transformers import AutoModelForSequenceClassification
 
 from farrank_rankers.backbone_facts import BackboneFacts
+from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.errors import SourceError
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.untrained import new_ranker
@@ -77,7 +78,7 @@ def test_whole_documents_are_cross_encoders_own(make_model: MakeModel, tokens: i
     small = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 1}
     folder = make_model("modernbert", positions=8192, classifier_pooling="mean", **PUBLISHED, **small)
     ranker = open_ranker(folder, family="longp").eval()
-    assert (ranker.spec.chunking.window, ranker.spec.chunking.max_document_tokens) == (8157, 8157)
+    assert (ranker.spec.chunking.window, ranker.spec.chunking.max_document_tokens) == (8157, WHOLE_DOCUMENT)
     letters = " ".join("ab"[number * number % 7 % 2] for number in range(tokens))
     document = f"{letters} search"
     scored = ranker.score(QUERY, [document], count_tokens=True)[0]

@@ -46,7 +46,7 @@ def test_a_checkpoint_fills_the_backbone(
     found = ranker.encoder.backbone.state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-    assert ranker.reader.max_input_tokens == 3 + 32 + 1431
+    assert ranker.reader.max_input_tokens == 3 + 32 + 4096
 
 
 def test_an_artifact_keeps_what_tells_the_backbone(
