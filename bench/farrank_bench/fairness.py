@@ -24,8 +24,8 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_bench import fairness_of_searches
 from farrank_bench.report import Command, Heading, Row, at_least, spread
+from farrank_calls.key_file import add_key
 from farrank_cli.spawn import spawned_server
-from farrank_server.access.key_file import add_key
 
 GREEDY, MODEST = "greedy", tuple(f"modest-{number}" for number in range(10))
 CONNECTIONS = {GREEDY: 100, **dict.fromkeys(MODEST, 4)}

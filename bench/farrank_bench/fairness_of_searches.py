@@ -21,9 +21,9 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_bench.report import Row, spread
 from farrank_bench.rounds import ContenderFailed
+from farrank_calls.key_file import add_key
 from farrank_cli.spawn import spawned_server
 from farrank_demo.questions import load_questions
-from farrank_server.access.key_file import add_key
 
 GREEDY, MODEST = "greedy", "modest"
 TIMEOUT_S = 60.0

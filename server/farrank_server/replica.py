@@ -10,9 +10,9 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING
 
+from farrank_calls.key_file import read_keys
 from farrank_first_stage.lucene_host import SearchState
 from farrank_first_stage.stages import check_indexes, open_first_stages
-from farrank_server.access.key_file import read_keys
 from farrank_server.access.keys import Keys
 from farrank_server.access.token_file import TokenFile, read_token
 from farrank_server.certificates import Certificates, read_certificates

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_server.access.key_file import digest_of, read_keys
+from farrank_calls.key_file import digest_of, read_keys
 from support.commands import Outcome
 
 Farrank = Callable[..., Outcome]

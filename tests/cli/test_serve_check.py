@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from farrank_calls.key_file import END_MARK
 from farrank_cli.main import main
 from farrank_indexes.index_manifest import read_manifest
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
-from farrank_server.access.key_file import END_MARK
 from farrank_server.engine.device.supervision import STOP_GRACE_S
 from farrank_server.engine.loaded.ranker import LoadedRanker
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from farrank_calls.key_file import add_key
 from farrank_cli.main import main
 from farrank_cli.spawn import SpawnedServer, spawned_server
-from farrank_server.access.key_file import add_key
 from support.prometheus import (
     COLLECTION,
     LIMITS,

@@ -14,11 +14,11 @@ import pytest
 from prometheus_client import Counter, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
+from farrank_calls.key_file import add_key
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import Client, FarrankError, RetryPolicy
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
-from farrank_server.access.key_file import add_key
 from farrank_server.metrics import Metrics
 
 Series = tuple[str, tuple[tuple[str, str], ...]]

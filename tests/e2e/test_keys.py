@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from farrank_calls.key_file import END_MARK, add_key, revoke_key
 from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_client import AccessDenied, Client, ResourceExhausted, RetryPolicy
 from farrank_loadtest.targets import CandidateDocument, TargetError
 from farrank_loadtest.targets.address import open_target
-from farrank_server.access.key_file import END_MARK, add_key, revoke_key
 
 ONCE = RetryPolicy(max_attempts=1)
 

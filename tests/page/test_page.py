@@ -13,7 +13,7 @@ import pytest
 from playwright.async_api import Browser, FilePayload, Locator, Page, expect
 from scipy.stats import kendalltau
 
-from farrank_server.access.key_file import add_key
+from farrank_calls.key_file import add_key
 from support.engine_bench import until
 from support.evidence_page import RIVER, SCRIPT, TEXTS, Site, opened_site
 from support.http_endpoint import METHODS

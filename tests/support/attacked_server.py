@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+from farrank_calls.key_file import add_key
 from farrank_cli.spawn import SpawnedServer, spawned_server
-from farrank_server.access.key_file import add_key
 from support.hostile_connection import GRPC, HTTP, Attacker
 
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from farrank_calls.key_file import add_key
 from farrank_calls.telemetry.config import LoggingConfig, TracingConfig
 from farrank_calls.telemetry.log_output import configure_logging
 from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.impact import ImpactConfig
-from farrank_server.access.key_file import add_key
 from farrank_server.config.schema import HttpConfig, ListenConfig, ServerConfig
 from farrank_server.replica import Replica
 from support.waiting import until

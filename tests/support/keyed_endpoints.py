@@ -10,10 +10,10 @@ import aiohttp
 import grpc
 
 from farrank.v1 import rerank_pb2_grpc
+from farrank_calls.key_file import add_key
 from farrank_first_stage import IndexDescription
 from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.stages import FirstStages
-from farrank_server.access.key_file import add_key
 from farrank_server.access.keys import Keys
 from farrank_server.config.schema import HttpConfig, ListenConfig, ServerConfig
 from farrank_server.http.application import HttpApplication

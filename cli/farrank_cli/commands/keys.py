@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+from farrank_calls.key_file import KeyConfig, add_key, read_keys, revoke_key
 from farrank_cli.exit_codes import DONE, told_in_a_line
 from farrank_cli.flags import add_commands, flag, listed, positive
 from farrank_cli.terminal import print_columns
-from farrank_server.access.key_file import KeyConfig, add_key, read_keys, revoke_key
 from farrank_settings.errors import ConfigError
 
 _ACTIONS = {

@@ -156,7 +156,7 @@ def _would_serve(config: ServerConfig, rehearsed: "RehearsalResult") -> Iterator
 
 
 def _keys_line(path: Path) -> str:
-    from farrank_server.access.key_file import read_keys
+    from farrank_calls.key_file import read_keys
 
     keys = read_keys(path).values()
     ends_s = [each.expires_at_s for each in keys if each.expires_at_s is not None]

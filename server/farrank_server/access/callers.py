@@ -17,8 +17,8 @@ from farrank_calls.errors import (
     RateExceeded,
 )
 from farrank_calls.fairness.fair_order import NOBODY, Account
+from farrank_calls.key_file import KeyConfig
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
-from farrank_server.access.key_file import KeyConfig
 from farrank_server.access.rates import Bucket
 from farrank_server.metrics import Metrics
 

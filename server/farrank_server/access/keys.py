@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from farrank_calls.errors import FarrankError, Unauthenticated, redacted
+from farrank_calls.key_file import KeyConfig, digest_of, read_keys
 from farrank_server.access.callers import ANYONE, Entry, KeyHolder
-from farrank_server.access.key_file import KeyConfig, digest_of, read_keys
 from farrank_server.access.rates import Bucket
 from farrank_server.certificates import state_of
 from farrank_server.metrics import Metrics

@@ -13,8 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import Internal
+from farrank_calls.key_file import END_MARK, KeyConfig, read_keys, revoke_key
 from farrank_server.access import keys
-from farrank_server.access.key_file import END_MARK, KeyConfig, read_keys, revoke_key
 from farrank_settings.errors import ConfigError
 from support.keyed_endpoints import Endpoints
 from support.waiting import until

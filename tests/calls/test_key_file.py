@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farrank_server.access.key_file import END_MARK, MAX_KEYS, KeyConfig, add_key, read_keys, revoke_key
+from farrank_calls.key_file import END_MARK, MAX_KEYS, KeyConfig, add_key, read_keys, revoke_key
 from farrank_settings.errors import ConfigError
 
 DIGEST = "0123456789abcdef" * 4
