@@ -126,7 +126,7 @@ def _notes(ranking: Ranking) -> list[str]:
         f"{counted(usage.rounds, 'round')}, {ranking.timings.total_ns / 1e9:.3f} s"
     ]
     if usage.ended_early:
-        notes.append("time ended the call before its last round")
+        notes.append("time or a failure ended the call before its last round")
     if ranking.query_tokens_cut:
         notes.append(f"the last {counted(ranking.query_tokens_cut, 'token')} of the query were not read")
     cut = [result for result in ranking.results if result.tokens_cut or result.characters_cut]

@@ -158,7 +158,7 @@ class Usage(FromWire):
 
     `stored_documents` counts documents that were not tokenized, because their index stores tokens or
     encodings. `rounds` counts the finished rounds of adaptive depth, 1 with any other depth; `ended_early`
-    says that the time budget or the deadline ended the call before its last round.
+    says that time, or a failure of the device, ended the call before its last round.
     """
 
     tokens: int

@@ -118,7 +118,7 @@ test("parts that were scored and not read lie between the chunks that were read,
   assert.deepEqual(places, [[0, 0.1], [0.4, 0.35], [0.85, 0.1]]);
   assert.equal(tail.left, 0.95);
   assert.equal(fate(document), "read 4 of 10 chunks; 5 only scored; about 0 tokens not read (5% of the text)");
-  assert.equal(readInAll(answer), "Read 8 of 15 chunks in 2 rounds. Time ended the call before its last round.");
+  assert.equal(readInAll(answer), "Read 8 of 15 chunks in 2 rounds. Time or a failure ended the call before its last round.");
   assert.equal(readOf({ chunksRead: 1, chunksInAll: 1 }), "read 1 of 1 chunk");
 });
 

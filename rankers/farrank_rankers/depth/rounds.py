@@ -116,6 +116,6 @@ def doubling(chunks: int, most: int) -> tuple[Round, ...]:
     """Give rounds of all documents that read `chunks` of each, then as many as all before, up to `most`."""
     rounds, read = [Round(1.0, chunks)], chunks
     while read < most:
-        rounds.append(Round(1.0, read))
-        read *= 2
+        rounds.append(Round(1.0, min(read, MAX_CHUNKS)))
+        read += rounds[-1].chunks
     return tuple(rounds)

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_rankers.depth.plan import DepthPlan, Round
+from farrank_rankers.depth.plan import MAX_CHUNKS, DepthPlan, Round
 from farrank_rankers.depth.rounds import SHARED_OUT, Rounds, Step, doubling
 from farrank_rankers.depth.selection import Ints
 
@@ -103,6 +103,12 @@ def test_rounds_of_a_time_budget_double_until_all_is_read() -> None:
     # Documents that were read to their end are ordered among the others: all scores compare.
     assert all(each.documents == [0, 1, 2] for each in found)
     assert doubling(5, 3) == (Round(1.0, 5),)
+
+
+def test_rounds_of_a_time_budget_read_on_beyond_the_largest_round() -> None:
+    rounds = doubling(MAX_CHUNKS, 4 * MAX_CHUNKS)
+    assert [each.chunks for each in rounds] == [MAX_CHUNKS] * 4
+    assert max(each.chunks for each in doubling(2, 4 * MAX_CHUNKS)) == MAX_CHUNKS
 
 
 def test_a_later_round_beyond_the_budget_is_not_read() -> None:

@@ -69,7 +69,7 @@ export function readOf({ chunksRead, chunksInAll }) {
 /** `Read 40 of 812 chunks in 1 round.`, of an answer. */
 export function readInAll(answer) {
   const rounds = answer.rounds > 0 ? ` in ${counted(answer.rounds, "round")}` : "";
-  const ended = answer.endedEarly ? " Time ended the call before its last round." : "";
+  const ended = answer.endedEarly ? " Time or a failure ended the call before its last round." : "";
   const read = readOf(answer);
   return `${read[0].toUpperCase()}${read.slice(1)}${rounds}.${ended}`;
 }

@@ -56,7 +56,7 @@ class Superset:
         }
         warnings = warnings_of(answer)
         if answer.usage.ended_early:
-            warnings.append(f"the time budget ended the call after round {answer.usage.rounds}")
+            warnings.append(f"time or a failure ended the call after round {answer.usage.rounds}")
         if warnings:
             meta["warnings"] = warnings
         return {
