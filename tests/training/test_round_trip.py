@@ -69,7 +69,7 @@ def test_an_artifact_is_served_with_the_same_scores(
     client: Client, trained: dict[str, Ranker], family: str
 ) -> None:
     expected = [each.score for each in trained[family].score(QUERY, TEXTS)]
-    ranking = client.rerank(QUERY, list(TEXTS), ranker=family)
+    ranking = client.rerank(QUERY, list(TEXTS), ranker=family, depth="all")
     assert ranking.ranker.version == trained[family].version
     found = {each.index: each.score for each in ranking.results}
     assert [found[index] for index in range(len(TEXTS))] == pytest.approx(

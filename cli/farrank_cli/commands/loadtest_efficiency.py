@@ -194,9 +194,11 @@ def _starter(settings: Sequence[str]) -> Start:
     @contextmanager
     def start(folders: Mapping[str, Path]) -> Iterator[str]:
         rankers = [f"--ranker={name}={folder}" for name, folder in folders.items()]
+        # As in the papers; `settings` may have another depth.
+        rankers += [f"--set=rankers.{name}.depth.mode=all" for name in folders]
         try:
             with spawned_server(
-                ["--host=127.0.0.1", "--metrics-port=none", "--log-level=warning", *settings, *rankers]
+                ["--host=127.0.0.1", "--metrics-port=none", "--log-level=warning", *rankers, *settings]
             ) as server:
                 yield server.address
         except SpawnError as error:
