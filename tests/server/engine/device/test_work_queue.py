@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from farrank_indexes.stored_documents import Cut
 from farrank_runtimes.batcher import BatchPolicy
+from farrank_server.config.schema import DepthConfig
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.admission.reservations import Reservation
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, text_documents
@@ -35,7 +36,8 @@ TOKENS = 40
 def make_ranker(name: str) -> LoadedRanker:
     """Make the parts of a ranker that queues use."""
     policy = BatchPolicy(max_batch_tokens=100, max_padding_ratio=1.1, window_batches=2)
-    ranker = SimpleNamespace(name=name, policy=policy, speeds=Speeds.measured(1000.0), is_dual=False)
+    speeds, depth = Speeds.measured(1000.0), DepthConfig()
+    ranker = SimpleNamespace(name=name, policy=policy, speeds=speeds, is_dual=False, depth=depth)
     return cast("LoadedRanker", ranker)
 
 
