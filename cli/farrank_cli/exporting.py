@@ -70,7 +70,13 @@ def _exported(who: str, ranker: RankerConfig, device: str | None) -> RankerConfi
     if source == ranker.source:
         return ranker
     # The artifact already has the overrides.
-    return RankerConfig(source, runtime=ranker.runtime, precision=ranker.precision, packing=ranker.packing)
+    return RankerConfig(
+        source,
+        runtime=ranker.runtime,
+        precision=ranker.precision,
+        packing=ranker.packing,
+        depth=ranker.depth,
+    )
 
 
 def exported_source(

@@ -179,6 +179,8 @@ class RankerSpec:
             del values["calibration"]
         if self.depth == DepthPlan():
             del values["depth"]
+        elif self.depth.figures is None:
+            del values["depth"]["figures"]
         for name in self.options.UNSAID:
             if getattr(self.options, name) == getattr(type(self.options)(), name):
                 del values["options"][name]

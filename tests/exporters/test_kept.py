@@ -16,7 +16,9 @@ from farrank_exporters.export import export_ranker
 from farrank_exporters.kept import ExportChoice, Form, faster_than_torch, kept_export
 from farrank_exporters.parity import TextScores
 from farrank_rankers import chunking
+from farrank_rankers.depth.plan import DepthPlan, Round
 from farrank_rankers.exports.export_folder import cache_folder, open_exported
+from farrank_rankers.files.depth_file import write_plan
 from farrank_rankers.files.open import open_ranker
 from farrank_runtimes.choose import open_ranker_runtime
 from support.exported_rankers import CALIBRATION, MEASURED
@@ -104,6 +106,17 @@ def test_another_content_is_another_export(ranker: Path, cache: Path, made: list
     other = kept(ranker, ["fp32"])
     assert len({whole.source, less.source, other.source}) == 3
     assert made == ["fp32"] * 3
+
+
+def test_a_plan_of_adaptive_depth_needs_no_other_export(ranker: Path, cache: Path, made: list[str]) -> None:
+    first = kept(ranker, ["fp32"])
+    for chunks in (3, 2):
+        plan = DepthPlan((Round(1.0, chunks),))
+        write_plan(ranker, plan)
+        assert kept(ranker, ["fp32"]) == first
+        assert first.export is not None
+        assert open_exported(first.export).reader.spec.depth == plan
+    assert made == ["fp32"]
 
 
 def test_refused_precisions_are_not_tried_again(

@@ -251,7 +251,9 @@ def _name_origin(ranker: Ranker, begun: Mapping[str, Any], config: TrainingConfi
         "training_seed": str(begun["seed"]),
         "best_step": str(best_step),
     }
-    spec = replace(reader.spec, provenance=dict(reader.spec.provenance) | trained)
+    # The figures of a calibrated plan are those of other weights.
+    depth = replace(reader.spec.depth, figures=None)
+    spec = replace(reader.spec, provenance=dict(reader.spec.provenance) | trained, depth=depth)
     ranker.reader = Reader(spec, reader.tokenizer, reader.backbone)
 
 

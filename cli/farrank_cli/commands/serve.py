@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from farrank_cli.exit_codes import DONE, told_in_a_line
 from farrank_cli.flags import flag, pair
 from farrank_cli.terminal import counted
+from farrank_rankers.depth.plan import DepthPlan
 from farrank_rankers.errors import RankerError
 from farrank_server.config.schema import ServerConfig
 from farrank_server.config.server_config import build_config
@@ -169,8 +170,23 @@ def _ranker_line(ranker: "LoadedRanker", default: str) -> str:
     return (
         f"ranker {ranker.name}{default}: {ranker.spec.family}, version {ranker.version}, "
         f"{runs.runtime} on {runs.device} in {runs.precision}, {'packed' if runs.packed else 'padded'}, "
-        f"now {ranker.tokens_per_s():,.0f} tokens/s ({ranker.runtime_reason})"
+        f"now {ranker.tokens_per_s():,.0f} tokens/s ({ranker.runtime_reason})" + _plan_part(ranker)
     )
+
+
+def _plan_part(ranker: "LoadedRanker") -> str:
+    """Say which chunks adaptive depth reads, if the ranker has another plan than the default."""
+    plan = ranker.spec.depth
+    if plan == DepthPlan() or not ranker.depth.is_adaptive:
+        return ""
+    rounds = [
+        f"{counted(each.chunks, 'chunk')} of "
+        + ("all documents" if each.share == 1 else f"the best {100 * each.share:.3g}%")
+        for each in plan.rounds
+    ]
+    prior = f", with a prior of {plan.prior:g}" if plan.prior else ""
+    figures = f", {plan.figures}" if plan.figures else ""
+    return f", reads {', then '.join(rounds)}{prior}{figures}"
 
 
 def read_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> list[Setting]:

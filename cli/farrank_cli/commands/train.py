@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+from farrank_cli.commands import train_depth
 from farrank_cli.exit_codes import DONE, CommandError, told_in_a_line
-from farrank_cli.flags import DOCUMENT_FIELDS, at_least, document_fields, flag_group, listed
+from farrank_cli.flags import DOCUMENT_FIELDS, add_commands, at_least, document_fields, flag_group, listed
 from farrank_cli.new_ranker import TOKENS, add_new_ranker_flags, make_new_ranker
 from farrank_cli.terminal import Progress, counted, print_columns
 from farrank_cli.terminated import sigterm_interrupts
@@ -47,7 +48,10 @@ _MEASURES = "measures.json"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
+    """Add the command's flags, and the subcommand that trains nothing."""
+    summary = {"depth": "calibrate how much a ranker reads of whole documents, on judged queries"}
+    actions = add_commands(parser, summary, title="instead of training", dest="action", metavar="[depth]")
+    train_depth.configure(actions["depth"])
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = flag_group(parser, "ranker to train", "Either an existing ranker, or a new head on a backbone.")
@@ -78,7 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--folds N|FILE", meaning)
 
     add = flag_group(parser, "run")
-    add("--out FOLDER", "folder in which each seed has its own folder", Path, required=True)
+    add("--out FOLDER", "folder in which each seed has its own folder", Path)
     add("--seeds N,…", "random seeds, one run each", listed(_SEED), "0")
     add("--resume", "continue interrupted runs; finished ones stay")
     add("--cpu", "train on the CPU, even if there is a GPU")
@@ -109,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
 
     Raises: CommandError if flags or files cannot be used; KeyboardInterrupt if interrupted.
     """
+    if args.action == "depth":
+        return train_depth.run(args)
     _check_flags(args)
     with told_in_a_line(TrainingError, RankerError, TrecError, file=args.out):
         config = _config(args)
@@ -268,6 +274,8 @@ def _check_flags(args: argparse.Namespace) -> None:
 
     Raises: CommandError naming them.
     """
+    if args.out is None:
+        raise CommandError("train: --out is missing; it names the folder in which each seed has its own")
     new = {"--family": args.family, "--backbone": args.backbone}
     if (args.start is None) == (None in new.values()):
         raise CommandError("train: give either --from, or --family with --backbone")

@@ -46,16 +46,55 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """The measurement that chose a plan, on judged queries which did not choose it.
+
+    The plan had to keep the share `keep` of full reading's mean `measure`. It kept `kept`, in a 95% interval
+    from `low` to `high`, on this number of `queries`. It read `chunks` and `tokens` of encoder inputs of a
+    document, both in the mean.
+    Raises: SpecError naming field, value and limit.
+    """
+
+    measure: str
+    keep: float
+    kept: float
+    low: float
+    high: float
+    queries: int
+    chunks: float
+    tokens: float
+
+    def __post_init__(self) -> None:
+        """Check every field's limits."""
+        if not isinstance(self.measure, str) or not self.measure:
+            raise SpecError(f"measure is {self.measure!r}; it must be a name")
+        check_count("queries", self.queries, at_least=1)
+        for name in ("keep", "kept", "low", "high", "chunks", "tokens"):
+            value = read_value(float, getattr(self, name), name, SpecError)
+            if value < 0:
+                raise SpecError(f"{name} is {value}; it must be at least 0")
+        if not 0 < self.keep < 1:
+            raise SpecError(f"keep is {self.keep}; it must be above 0 and below 1")
+        if not self.low <= self.high:
+            raise SpecError(f"low is {self.low}; it must be at most high, {self.high}")
+
+    def __str__(self) -> str:
+        return f"calibrated to keep {100 * self.keep:.3g}% of {self.measure}"
+
+
+@dataclass(frozen=True, slots=True)
 class DepthPlan:
     """The rounds of a ranker's adaptive depth, and the weight of a chunk's place in the selector.
 
     The first round reads all documents, and no later one reads a larger share than the one before. `prior`
     raises early chunks: the selector adds `prior / (1 + place)` to a chunk's BM25, which is at most 1.
+    `figures` are those of a calibrated plan.
     Raises: SpecError naming field, value and limit.
     """
 
     rounds: tuple[Round, ...] = (Round(1.0, 2),)
     prior: float = 0.0
+    figures: Figures | None = None
 
     def __post_init__(self) -> None:
         """Check the rounds against each other, and the prior's limits."""

@@ -23,6 +23,7 @@ from farrank_rankers.family import (
     family_named,
 )
 from farrank_rankers.files.answering_models import yes_no_options
+from farrank_rankers.files.depth_file import read_plan
 from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, locate
 from farrank_rankers.files.sentence_transformers_files import biencoder_options, cross_encoder_options
 from farrank_rankers.json_values import read_text
@@ -223,7 +224,8 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
             path = files.folder / SPEC_FILE
             with naming(path):
                 spec = RankerSpec.from_json(read_text(path))
-            return replace(spec, options=_changed(spec.family, spec.options, overrides))
+            plan = read_plan(files.folder) or spec.depth
+            return replace(spec, options=_changed(spec.family, spec.options, overrides), depth=plan)
         case "cross-encoder":
             labels = files.config.get("id2label")
             count = len(labels) if isinstance(labels, Mapping) else files.config.get("num_labels", 2)

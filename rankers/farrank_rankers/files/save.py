@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from farrank_rankers.files.depth_file import DEPTH_FILE
 from farrank_rankers.files.model_files import SPEC_FILE
 from farrank_rankers.files.weights import FILE, distinct, write_weights
 from farrank_rankers.ranker import Ranker
@@ -22,5 +23,6 @@ def save_ranker(ranker: Ranker, folder: str | Path) -> None:
     ranker.reader.tokenizer.files.write(folder)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(ranker).items()}
     write_weights(tensors, folder / FILE, ranker.weights_digest)
+    (folder / DEPTH_FILE).unlink(missing_ok=True)  # of a ranker that was there before
     # Last, so that a folder whose writing was cut short is not taken for an artifact.
     (folder / SPEC_FILE).write_text(ranker.spec.to_json(), encoding="utf-8")

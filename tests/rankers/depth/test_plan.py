@@ -59,7 +59,7 @@ def test_the_plan_is_no_part_of_the_version() -> None:
         ({"rounds": [{"share": 1, "chunks": 1.5}]}, r"chunks is 1.5; it must be a whole number"),
         ({"prior": -0.1}, "prior is -0.1; it must be between 0 and 100"),
         ({"prior": float("nan")}, "prior must be a finite number"),
-        ({"order": "bm25"}, "depth has the unknown key order; known are rounds, prior"),
+        ({"order": "bm25"}, "depth has the unknown key order; known are rounds, prior, figures"),
     ],
 )
 def test_a_plan_beyond_its_limits_is_refused(depth: dict[str, Any], message: str) -> None:
