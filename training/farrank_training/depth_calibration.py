@@ -23,8 +23,8 @@ from farrank_rankers.tokenizer import finished
 from farrank_rankers.tokens import Chunk, TokenizedText
 from farrank_training.errors import TrainingError
 from farrank_training.validation import ValidationSet
-from farrank_trec import rank
-from farrank_trec.measures import mean_name
+from farrank_trec import Run, rank
+from farrank_trec.measures import evaluate, mean_name, parse_measures
 
 FEWEST_QUERIES = 50
 _PRIORS = (0.0, 0.1, 0.2, 0.5)
@@ -153,16 +153,20 @@ def _outcomes(
 ) -> Outcomes:
     """Read the candidates of one query after another, and replay full reading and all plans."""
     quality, chunks, tokens = (np.zeros((1 + len(PLANS), len(query_ids))) for _ in range(3))
+    parsed = parse_measures([measure])
     for column, query_id in enumerate(query_ids):
-        judged, doc_ids = validation.only([query_id]), validation.candidates[query_id]
+        doc_ids = validation.candidates[query_id]
         texts = [validation.texts.text(doc_id) for doc_id in doc_ids]
         query = ranker.reader.read_query(validation.queries[query_id])
         if not len(query):
             raise TrainingError(f"query {query_id!r} holds no token; it needs at least 1")
+        # Each plan's ranking is that of a query of its own, so that all are measured at once.
+        run: Run = {}
         for row, (keys, read, cost) in enumerate(_replayed(ranker, query, texts)):
-            run = {query_id: rank(query_id, list(zip(doc_ids, keys.tolist(), strict=True)))}
-            quality[row, column] = judged.measure(run, [measure])[measure]
+            run[str(row)] = rank(str(row), list(zip(doc_ids, keys.tolist(), strict=True)))
             chunks[row, column], tokens[row, column] = read, cost
+        (values,) = evaluate(dict.fromkeys(run, validation.qrels[query_id]), run, parsed).values()
+        quality[:, column] = [values[row] for row in run]
         progress(column + 1)
     return Outcomes(quality, chunks, tokens)
 
