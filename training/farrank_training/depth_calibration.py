@@ -190,9 +190,9 @@ def _replayed(
     full: list[float] = []
     scores: list[Mapping[tuple[int, ...], float]] = []
     for number, chunks in enumerate(documents):
-        orders = {tuple(best_first(each[number]).tolist()) for each in selectors.values()}
+        ways = {tuple(best_first(each[number]).tolist()) for each in selectors.values()}
         everything = tuple(range(readable[number]))
-        sets = {tuple(sorted(order[: min(count, readable[number])])) for order in orders for count in _COUNTS}
+        sets = {tuple(sorted(order[: min(count, readable[number])])) for order in ways for count in _COUNTS}
         found = _scores(ranker, query, chunks, sets | {everything})
         scores.append(found)
         full.append(found[everything])
