@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from farrank_rankers.depth.plan import DepthPlan, Round
 from farrank_rankers.features import Features
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
-from farrank_training.depth_calibration import calibrate, kept_shares
+from farrank_training.depth_calibration import calibrate
 from farrank_training.errors import TrainingError
 from farrank_training.validation import ValidationSet
 from support.training_groups import MakeRanker, Texts
@@ -137,13 +136,3 @@ def test_every_aggregator_scores_its_subsets(make_ranker: MakeRanker, family: st
     some.texts = Texts({doc_id: doc_id for doc_id in some.texts})
     plan = calibrate(make_ranker(family), some, keep=0.97, measure="nDCG@10")
     assert plan.rounds == (Round(1.0, 1),)
-
-
-def test_an_interval_is_that_of_paired_queries() -> None:
-    full = np.random.default_rng(1).random(400) + 0.5
-    share, low, high = kept_shares(np.stack([full, 0.9 * full, full[::-1]]), seed=0)
-    assert share == pytest.approx([1, 0.9, 1])
-    # The same queries in both: their differences do not count. Others have an interval.
-    assert low[:2] == pytest.approx([1, 0.9])
-    assert high[:2] == pytest.approx([1, 0.9])
-    assert 0.9 < low[2] < 1 < high[2] < 1.1

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 
 from farrank_rankers.adaptive import why_not_adaptive
-from farrank_rankers.depth.selection import best_first, bm25, count_terms, with_prior
+from farrank_rankers.depth.selection import TermCounts, best_first, bm25, count_terms, with_prior
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
@@ -45,16 +45,23 @@ def chunks_to_learn(spec: RankerSpec, max_chunks: int | None, draw: str) -> int:
     return Random(draw).randint(1, most_to_learn(spec, max_chunks))
 
 
+def competing_chunks(
+    reader: Reader, query: TokenizedText, texts: Sequence[str]
+) -> tuple[list[tuple[Chunk, ...]], list[TermCounts]]:
+    """Split documents up to the ranker's own limit, and count the query's tokens in their chunks."""
+    limit = reader.spec.chunking.max_document_tokens
+    documents = [reader.split(finished(reader.document_steps(text, limit))) for text in texts]
+    return documents, [count_terms(query.ids, [chunk.ids for chunk in chunks]) for chunks in documents]
+
+
 def promising_chunks(
     reader: Reader, query: TokenizedText, texts: Sequence[str], count: int
 ) -> list[list[Chunk]]:
-    """Split documents up to the ranker's own limit, and choose the best chunks of each, in their order.
+    """Choose the best chunks of each document, in their order.
 
     The chunks of all documents compete, as those of a call do.
     """
-    limit = reader.spec.chunking.max_document_tokens
-    documents = [reader.split(finished(reader.document_steps(text, limit))) for text in texts]
-    terms = [count_terms(query.ids, [chunk.ids for chunk in chunks]) for chunks in documents]
+    documents, terms = competing_chunks(reader, query, texts)
     scores = with_prior(list(bm25(terms)), reader.spec.depth.prior)
     most = reader.spec.most_chunks(count)
     return [

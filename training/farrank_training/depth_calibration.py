@@ -16,14 +16,15 @@ import torch
 from farrank_rankers.adaptive import why_not_adaptive
 from farrank_rankers.depth.plan import DepthPlan, Figures, Round
 from farrank_rankers.depth.replay import Mask, read_in_rounds
-from farrank_rankers.depth.selection import Floats, Ints, best_first, bm25, count_terms, with_prior
+from farrank_rankers.depth.selection import Floats, Ints, best_first, bm25, with_prior
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokenizer import finished
 from farrank_rankers.tokens import Chunk, TokenizedText
+from farrank_training.chunk_subsets import competing_chunks
 from farrank_training.errors import TrainingError
 from farrank_training.validation import ValidationSet
 from farrank_trec import Run, rank
+from farrank_trec.kept_shares import kept_shares
 from farrank_trec.measures import evaluate, mean_name, parse_measures
 
 FEWEST_QUERIES = 50
@@ -35,7 +36,7 @@ _SCHEDULES = (
 PLANS = tuple(DepthPlan(rounds, prior) for prior in _PRIORS for rounds in _SCHEDULES)
 # The numbers of chunks of a document after any round of any plan.
 _COUNTS = sorted({sum(each.chunks for each in plan[:end]) for plan in _SCHEDULES for end in (1, 2)})
-_RESAMPLES, _AT_ONCE = 10_000, 100
+_RESAMPLES = 10_000
 _BATCH = 16
 
 
@@ -82,7 +83,7 @@ def calibrate(
     for part, use in ((choosing, "choose"), (confirming, "confirm")):
         if not found.quality[0, part].any():
             raise TrainingError(f"full reading has a {name} of 0 on the queries that {use} a plan")
-    kept, low, _ = kept_shares(found.quality[:, choosing], seed)
+    kept, low, _ = kept_shares(found.quality[:, choosing], resamples=_RESAMPLES, seed=seed)
     costs = found.tokens[1:, choosing].mean(axis=1)
     keeping = np.flatnonzero(low[1:] >= keep)
     if not len(keeping):
@@ -91,7 +92,8 @@ def calibrate(
     # Of equal costs the first plan, which is the simplest.
     chosen = int(keeping[costs[keeping].argmin()])
     row = chosen + 1
-    kept, low, high = kept_shares(found.quality[[0, row]][:, confirming], seed)
+    pair = found.quality[[0, row]][:, confirming]
+    kept, low, high = kept_shares(pair, resamples=_RESAMPLES, seed=seed)
     queries = len(query_ids) - half
     if low[1] < keep:
         raise TrainingError(_refusal(PLANS[chosen], name, keep, kept[1], low[1], queries))
@@ -126,24 +128,6 @@ def _refusal(plan: DepthPlan, name: str, keep: float, kept: float, low: float, q
     return f"{found}about {needed:,} judged queries in all are needed"
 
 
-def kept_shares(quality: Floats, seed: int) -> tuple[Floats, Floats, Floats]:
-    """Give the shares of the first row's mean that rows keep, and their 95% intervals.
-
-    The intervals are percentiles of a paired bootstrap.
-    Shapes: (N, Q) -> (N,) each: the share, and the ends of its interval.
-    """
-    queries, draw = quality.shape[1], np.random.default_rng(seed)
-    parts = []
-    for _ in range(_RESAMPLES // _AT_ONCE):
-        weights = draw.multinomial(queries, np.full(queries, 1 / queries), size=_AT_ONCE)  # (R, Q)
-        sums = weights @ quality.T  # (R, N)
-        full = sums[:, :1]
-        parts.append(np.divide(sums, full, out=np.zeros_like(sums), where=full > 0))
-    low, high = np.percentile(np.concatenate(parts), (2.5, 97.5), axis=0)
-    means = quality.mean(axis=1)
-    return means / means[0], low, high
-
-
 def _outcomes(
     ranker: Ranker,
     validation: ValidationSet,
@@ -176,9 +160,7 @@ def _replayed(
 ) -> Iterator[tuple[Floats, float, float]]:
     """Yield keys (D,), and the mean chunks and tokens of a document, for full reading and every plan."""
     reader, spec = ranker.reader, ranker.spec
-    limit = spec.chunking.max_document_tokens
-    documents = [reader.split(finished(reader.document_steps(text, limit))) for text in texts]
-    terms = [count_terms(query.ids, [chunk.ids for chunk in chunks]) for chunks in documents]
+    documents, terms = competing_chunks(reader, query, texts)
     selected = list(bm25(terms))
     selectors = {prior: with_prior(selected, prior) for prior in _PRIORS}
     counts = np.array([len(each) for each in documents])  # (D,)

@@ -14,6 +14,7 @@ from farrank_loadtest.accuracy.accuracy_report import Cell, Evaluated, Kept, Mod
 from farrank_loadtest.accuracy.test_set import Runs, depths
 from farrank_loadtest.errors import LoadtestError
 from farrank_trec import Qrels
+from farrank_trec.kept_shares import kept_shares
 from farrank_trec.measures import PerQuery, evaluate_pooled
 
 RESAMPLES = 9_999
@@ -156,23 +157,12 @@ def _with_kept(row: ModelRow, evaluated: Evaluated, full: str, resamples: int, s
 def kept_share(
     values: Sequence[float], full: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Kept | None:
-    """Divide the mean by the mean of full reading, with a 95% interval; None if that mean is 0.
-
-    A paired bootstrap draws the queries: both rankers' values of a query stay together. A ranker keeps a
-    share with 97.5% confidence, non-inferiority, if the interval's lower end is not below it.
-    """
-    pairs = np.array([values, full], dtype=float)
-    means = pairs.mean(axis=1)
-    if not means[1]:
+    """Give the share that a ranker keeps of full reading's mean; None if that mean is 0."""
+    pairs = np.array([full, values], dtype=float)
+    if not pairs[0].any():
         return None
-    random, count = np.random.default_rng(seed), pairs.shape[1]
-    ratios: list[float] = []
-    for start in range(0, resamples, _BATCH):
-        drawn = random.integers(count, size=(min(_BATCH, resamples - start), count))
-        top, bottom = pairs[:, drawn].mean(axis=2)
-        ratios += (top[bottom > 0] / bottom[bottom > 0]).tolist()
-    low, high = np.percentile(ratios, (2.5, 97.5))
-    return Kept(float(means[0] / means[1]), float(low), float(high))
+    share, low, high = (float(each[1]) for each in kept_shares(pairs, resamples=resamples, seed=seed))
+    return Kept(share, low, high)
 
 
 def _averaged(seeds: Sequence[PerQuery], measure: str) -> dict[str, float]:

@@ -1,0 +1,21 @@
+"""Kept shares of quality and their intervals."""
+
+import numpy as np
+import pytest
+
+from farrank_trec.kept_shares import kept_shares
+
+
+def test_an_interval_is_that_of_paired_queries() -> None:
+    full = np.random.default_rng(1).random(400) + 0.5
+    share, low, high = kept_shares(np.stack([full, 0.9 * full, full[::-1]]), resamples=10_000, seed=0)
+    assert share == pytest.approx([1, 0.9, 1])
+    # The same queries in both: their differences do not count. Others have an interval.
+    assert low[:2] == pytest.approx([1, 0.9])
+    assert high[:2] == pytest.approx([1, 0.9])
+    assert 0.9 < low[2] < 1 < high[2] < 1.1
+
+
+def test_resamples_without_any_quality_of_the_first_are_left_out() -> None:
+    share, low, high = kept_shares(np.array([[1.0, 0.0], [0.5, 0.0]]), resamples=200, seed=0)
+    assert [*share, *low, *high] == [1, 0.5] * 3
