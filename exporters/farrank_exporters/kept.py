@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
@@ -19,11 +19,9 @@ import torch
 
 from farrank_exporters.export import Progress, artifact_of, export_ranker, versions
 from farrank_exporters.texts import SampleTexts
-from farrank_rankers.depth.plan import DepthPlan
 from farrank_rankers.errors import ExportError, RankerError
 from farrank_rankers.exports.export_folder import EXPORTS, Export, cache_folder, checksum, find_exports
 from farrank_rankers.exports.manifest import ExportPrecision
-from farrank_rankers.files.depth_file import DEPTH_FILE, write_plan
 from farrank_rankers.files.model_files import Location, ModelFiles, locate
 from farrank_rankers.files.open import Overrides, open_reader
 from farrank_rankers.json_values import read_json, read_value
@@ -81,8 +79,7 @@ def kept_export(
 
     `texts` measure and calibrate it. A form that was refused is not tried again; a damaged export is made
     again. If several processes need it, one exports and the others wait; `waiting` is called before the wait.
-    An existing export is served also from a read-only cache. It has the plan of the source's adaptive depth,
-    with which scores of chunks do not change.
+    An existing export is served also from a read-only cache.
     Raises: SourceError and the like if the ranker cannot be opened; OSError if the cache cannot be written.
     """
     location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
@@ -99,10 +96,6 @@ def kept_export(
                 _make(source, place, forms, texts, progress, overrides)
                 found = find_exports(place), _read_refused(place)
     exports, refused = found
-    if exports:
-        depth = open_reader(source, **overrides).spec.depth
-        if open_reader(place).spec.depth != depth:
-            write_plan(place, depth)
     return ExportChoice(str(place) if exports else source, exports[0] if exports else None, refused)
 
 
@@ -174,7 +167,7 @@ def _alone(place: Path, waiting: Callable[[], None]) -> Iterator[None]:
 def _key(source: str, location: Location, forms: Sequence[Form], overrides: Overrides) -> str:
     """Hash all that determines an export. Weights are read once, at the speed of the disk."""
     # The files do not hold defaults, which may differ in another version of Farrank.
-    spec = replace(open_reader(source, **overrides).spec, depth=DepthPlan()).to_json()
+    spec = open_reader(source, **overrides).spec.to_json()
     processor = {name: able for name, able in torch.cpu.get_capabilities().items() if able is True}
     digest = hashlib.sha256(
         json.dumps([spec, list(map(str, forms)), versions(), processor], sort_keys=True).encode()
@@ -182,8 +175,6 @@ def _key(source: str, location: Location, forms: Sequence[Form], overrides: Over
     files: ModelFiles | None = ModelFiles.find(location)
     while files is not None:
         for path in sorted({each for form in _FILES for each in files.folder.glob(form)}):
-            if path.name == DEPTH_FILE:
-                continue
             digest.update(f"{path.relative_to(files.folder)} {checksum(path)}".encode())
         files = files.base
     return digest.hexdigest()[:16]
