@@ -47,7 +47,7 @@ def test_the_plan_is_served_and_the_version_stays(farrank: Farrank, folder: Path
     outcome = farrank("train", "depth", "ranker", *DATA, "--cpu")
     assert outcome.exit_code == 0, outcome.err
     first, second, third = outcome.out.splitlines()
-    assert first == "reads 1 of all"
+    assert first == "reads 1 chunk of all documents"
     assert second == "keeps 100.0% of MRR (100.0% to 100.0%) on 30 queries"
     assert third.startswith("costs 1.00 chunks a document, ")
     after = open_ranker("ranker")

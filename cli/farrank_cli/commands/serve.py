@@ -179,14 +179,7 @@ def _plan_part(ranker: "LoadedRanker") -> str:
     plan = ranker.spec.depth
     if plan == DepthPlan() or not ranker.depth.is_adaptive:
         return ""
-    rounds = [
-        f"{counted(each.chunks, 'chunk')} of "
-        + ("all documents" if each.share == 1 else f"the best {100 * each.share:.3g}%")
-        for each in plan.rounds
-    ]
-    prior = f", with a prior of {plan.prior:g}" if plan.prior else ""
-    figures = f", {plan.figures}" if plan.figures else ""
-    return f", reads {', then '.join(rounds)}{prior}{figures}"
+    return f", reads {plan}" + (f", {plan.figures}" if plan.figures else "")
 
 
 def read_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> list[Setting]:

@@ -12,7 +12,7 @@ from farrank_rankers.json_values import read_value
 MAX_ROUNDS = 8
 # No document that a server accepts has more.
 MAX_CHUNKS = 1_000_000
-# Beyond it the position would hide every word: BM25 is at most 1 beside it.
+# A larger prior would outweigh every word: the BM25 to which it is added is at most 1.
 MAX_PRIOR = 100.0
 
 
@@ -34,11 +34,8 @@ class Round:
         check_count("chunks", self.chunks, at_least=1, at_most=MAX_CHUNKS)
 
     def __str__(self) -> str:
-        return (
-            f"{self.chunks} of all"
-            if self.share == 1
-            else f"{self.chunks} of the best {100 * self.share:.3g}%"
-        )
+        documents = "all documents" if self.share == 1 else f"the best {100 * self.share:.3g}%"
+        return f"{self.chunks} {'chunk' if self.chunks == 1 else 'chunks'} of {documents}"
 
     def documents(self, count: int) -> int:
         """Give the number of documents that it reads of this number."""

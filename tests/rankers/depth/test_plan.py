@@ -19,8 +19,8 @@ PLAN = DepthPlan((Round(1.0, 3), Round(0.25, 4)), prior=0.5)
 def test_the_default_reads_two_chunks_of_all_documents_in_one_round() -> None:
     assert SPEC.depth == DepthPlan((Round(1.0, 2),), 0.0)
     assert SPEC.depth.most_chunks(100) == 200
-    assert str(SPEC.depth) == "2 of all"
-    assert str(PLAN) == "3 of all, then 4 of the best 25%, with a prior of 0.5"
+    assert str(SPEC.depth) == "2 chunks of all documents"
+    assert str(PLAN) == "3 chunks of all documents, then 4 chunks of the best 25%, with a prior of 0.5"
 
 
 def test_a_round_reads_at_least_one_document() -> None:
