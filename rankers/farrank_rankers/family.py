@@ -170,7 +170,7 @@ class ParadeQueryOptions(Options):
     trained_chunks: int | None = None
 
     def chunk_positions(self, query_tokens: int) -> int:
-        """Count the chunks that its transformer reads at most beside the longest query."""
+        """Count the chunks for which its transformer has room after the longest query."""
         positions = self.transformer.positions - query_tokens
         return _chunk_positions(positions, self.trained_chunks, self.use_separators, parts=2)
 

@@ -249,10 +249,11 @@ class TokenizerPool:
             read = yield from self._observed(call, steps, readable)
         cut = _cut(read, length)
         if cut.characters and (most < asked or asked >= WHOLE_DOCUMENT):
-            about = "about " if read.tokens_cut is None else ""
+            about, tokens = "about " if read.tokens_cut is None else "", len(read) + cut.tokens
             raise InvalidArgument(
-                f"documents[{index}]: has {about}{len(read) + cut.tokens:,} tokens, and ranker {ranker.name} "
-                f"would read all; limits.max_document_tokens is {self._max_document_tokens:,}"
+                f"documents[{index}]: has {about}{tokens:,} tokens, and ranker {ranker.name} would read "
+                f"{'all' if tokens <= asked else f'{asked:,}'}; "
+                f"limits.max_document_tokens is {self._max_document_tokens:,}"
             )
         ranker.density.observe(length - read.characters_cut, len(read))
         return read, cut

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -257,6 +258,11 @@ async def test_a_document_of_more_tokens_than_the_server_allows_is_refused(
         cut = (await bench.rerank((LONG[0],), depth=ALL, max_chunks=2)).documents[0]
         assert len(cut.spans) == 2
         assert cut.cut.tokens > 0
+        # More than the limit, and not all.
+        spec = open_reader(tiny_rankers["maxp"]).spec
+        most = next(chunks for chunks in count(1) if spec.readable_tokens(chunks) > 300)
+        with pytest.raises(InvalidArgument, match=f"would read {spec.readable_tokens(most)}; limits"):
+            await bench.rerank((LONG[0],), depth=ALL, max_chunks=most)
         # A bi-encoder is held to it, too.
         with pytest.raises(InvalidArgument, match="ranker biencoder would read all"):
             await bench.rerank((LONG[0],), ranker="biencoder")
@@ -406,7 +412,7 @@ async def test_admission_needs_time_for_the_first_round_alone(open_bench: OpenBe
             await bench.rerank(LONG * 3, depth=ADAPTIVE, timeout_s=12.0)
         call = asyncio.create_task(bench.rerank(LONG, depth=ADAPTIVE, timeout_s=12.0))
         await until(hold.reached.is_set)
-        # What is admitted is nevertheless the most that it can cost.
+        # Admission still reserves the most that the call can cost.
         assert bench.engine._reservations._table[CHUNKS].sum() == THREE.most_chunks(len(LONG))
         hold.released.set()
         assert (await call).rounds >= 1
