@@ -71,9 +71,14 @@ def test_the_asynchronous_client(server: AskedServer) -> None:
 
 
 def test_unread_text_gives_a_warning(server: AskedServer, v2: Any) -> None:
-    answer = v2.rerank(model=MODEL, query=server.query, documents=server.documents, max_tokens_per_doc=64)
+    asked = {"model": MODEL, "query": server.query, "documents": server.documents, "max_tokens_per_doc": 64}
+    answer = v2.rerank(**asked, request_options={"additional_body_parameters": {"depth": "all"}})
     (warning,) = [each for each in answer.meta.warnings if "document 1 " in each]
     assert warning.endswith("tokens of document 1 were not read")
+    # The chunk that adaptive depth reads is chosen from the whole document.
+    answer = v2.rerank(**asked)
+    assert answer.meta.warnings is None
+    assert answer.meta.chunks["read"] == len(server.documents) < answer.meta.chunks["scored"]
 
 
 def test_v1_returns_documents_and_takes_fields(server: AskedServer, v1: cohere.Client) -> None:
