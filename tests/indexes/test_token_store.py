@@ -91,7 +91,7 @@ def test_stored_tokens_are_those_of_the_texts(
         assert same(read, tokenizer.read(text, limit, count_tokens=True))
         assert store.characters(place) == len(text)
         # So are their chunks, which are slices.
-        assert chunk_bounds(chunking, len(read), max_chunks)
+        assert len(chunk_bounds(chunking, len(read), max_chunks)) > 0
     for place in (-1, len(texts) + len(added)):
         with pytest.raises(KeyError):
             store.read(place, limit)
