@@ -42,7 +42,7 @@ def test_the_command_makes_replays_and_goes_on(
             assert int(chosen) + int(to_test) == 14
             for what in ("first chunks", "BM25", "oracle", "full reading", "FirstP, 512 positions"):
                 assert f"| {what} | 0." in part or f"| {what} | 1." in part
-            assert "| 2 of all, by BM25 | " in part
+            assert "| 2 chunks of all documents, by BM25 | " in part
             assert re.search(r"It keeps \d+\.\d% of full reading's quality", part)
 
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.*")}
@@ -58,9 +58,9 @@ def test_the_command_makes_replays_and_goes_on(
 
 def test_schedules_are_written_as_rounds() -> None:
     assert [written(each) for each in SCHEDULES[3:6]] == [
-        "4 of all",
-        "1 of all, then 1 of the best 50%",
-        "1 of all, then 3 of the best 20%",
+        "4 chunks of all documents",
+        "1 chunk of all documents, then 1 chunk of the best 50%",
+        "1 chunk of all documents, then 3 chunks of the best 20%",
     ]
 
 
