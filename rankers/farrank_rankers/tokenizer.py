@@ -16,6 +16,7 @@ from farrank_rankers.json_values import TOO_DEEP, read_json, read_text
 from farrank_rankers.pieces import cut_pattern, find_cut, next_piece, reading_on
 from farrank_rankers.stretches import WINDOW, Stretch, TokenizedWindow, Tokens, joined
 from farrank_rankers.tokens import EncoderInput, IntArray, Role, TokenizedText
+from farrank_rankers.words import WordTable, reads_words_alone
 
 # Token types and normalization follow the release of transformers that saved the tokenizer, not the installed
 # one, because the model was trained with the former.
@@ -273,6 +274,7 @@ class TextTokenizer:
         self._inside = reading_on(self.tokenizer, parsed)
         self._file_pad_id = (parsed.get("padding") or {}).get("pad_id")
         self._before = self._letter_before()
+        self._words = WordTable(self._at_once) if reads_words_alone(parsed) else None
 
     @cached_property
     def digest(self) -> str:
@@ -328,9 +330,7 @@ class TextTokenizer:
                 yield start
             piece = next_piece(text, start, self._cut, size, WINDOW)
             if piece.is_whole and first_cut is not None:
-                counted = ("a" if start and self._before else "") + text[start : piece.end]
-                total += len(self._encode(self.tokenizer, counted, with_offsets=False))
-                total -= self._before if start else 0
+                total += self._count(text, start, piece.end)
                 start = piece.end
                 continue
             done_up_to = start
@@ -363,9 +363,22 @@ class TextTokenizer:
             total_tokens=total if count_tokens or first_cut is None else None,
         )
 
+    def _count(self, text: str, start: int, end: int) -> int:
+        if self._words is not None:
+            return len(self._words.read(text[start:end], start))
+        before = self._before if start else 0
+        piece = ("a" if before else "") + text[start:end]
+        return len(self._encode(self.tokenizer, piece, with_offsets=False)) - before
+
+    def _at_once(self, text: str) -> Tokens:
+        return Tokens.of(self._encode(self.tokenizer, text, with_offsets=True), 0)
+
     def _whole(self, text: str, start: int, end: int) -> Generator[Tokens, None, int]:
         """Tokenize a piece at once; a generator with the interface of `Stretch.read`."""
-        yield self._window(text, 0, start, end).tokens
+        if self._words is not None:
+            yield self._words.read(text[start:end], start)
+        else:
+            yield self._window(text, 0, start, end).tokens
         return end
 
     def _stretch(self, text: str, start: int) -> Generator[Tokens, None, int]:

@@ -1,0 +1,116 @@
+"""Words are looked up instead of tokenized again: the tokens are the library's, whatever was read before."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from farrank_rankers import words as module
+from farrank_rankers.files.model_files import locate
+from farrank_rankers.stretches import Tokens
+from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
+from farrank_rankers.words import WordTable, reads_words_alone
+
+LETTERS = " \n\r\tab.'-é漢😀\u0301\x00\x1c\u00a0İß[SEP]1"
+TEXTS = st.lists(st.text(alphabet=LETTERS, max_size=80), min_size=1, max_size=4)
+
+
+@pytest.fixture(scope="module")
+def embedded() -> TextTokenizer:
+    """The embedded model's tokenizer: 30,522 words of BERT."""
+    return TextTokenizer(TokenizerFiles.read(locate("embedded").folder))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(texts=TEXTS, kept=st.sampled_from([120, 400, module.MAX_CHARACTERS]))
+def test_every_text_has_the_librarys_tokens(
+    embedded: TextTokenizer, monkeypatch: pytest.MonkeyPatch, texts: list[str], kept: int
+) -> None:
+    monkeypatch.setattr(module, "MAX_CHARACTERS", kept)
+    calls: list[str] = []
+
+    def encode(text: str) -> Tokens:
+        calls.append(text)
+        return library(embedded, text)
+
+    table = WordTable(encode)
+    for text in [*texts, *texts]:
+        assert table.read(text, 7) == library(embedded, text, 7)
+    if kept > 400:
+        asked = " ".join(calls).split(" ")
+        assert len(asked) == len(set(asked)), "each word is tokenized once"
+
+
+def library(tokenizer: TextTokenizer, text: str, shift: int = 0) -> Tokens:
+    return Tokens.of(tokenizer.tokenizer.encode(text, add_special_tokens=False), shift)
+
+
+def test_threads_share_the_table_while_it_grows_and_starts_again(
+    embedded: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_CHARACTERS", 3_000)
+    texts = [" ".join(f"word{number % 97}x{number * step}" for number in range(60)) for step in range(1, 13)]
+    expected = [library(embedded, text) for text in texts]
+    table = WordTable(lambda text: library(embedded, text))
+    found: dict[int, list[Tokens]] = {}
+
+    def read(first: int) -> None:
+        found[first] = [table.read(texts[(first + place) % len(texts)], 0) for place in range(120)]
+
+    threads = [threading.Thread(target=read, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for first, every in found.items():
+        assert every == [expected[(first + place) % len(texts)] for place in range(120)]
+    assert len(found) == len(threads)
+
+
+def test_a_text_that_cannot_be_read_leaves_the_table_as_it_was(embedded: TextTokenizer) -> None:
+    with pytest.raises(ValueError, match=r"lone surrogate U\+D800"):
+        embedded.read("a new-word \ud800 here", 10)
+    assert embedded.read("a new-word here", 10).ids.tolist() == embedded.ids("a new-word here").tolist()
+    assert embedded.count("a new-word here") == len(embedded.ids("a new-word here"))
+
+
+BERT: dict[str, Any] = {
+    "normalizer": {"type": "BertNormalizer"},
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "model": {"type": "WordPiece"},
+    "added_tokens": [{"content": "[SEP]", "lstrip": False, "rstrip": False}],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "alone"),
+    [
+        ({}, True),
+        ({"added_tokens": None}, True),
+        ({"normalizer": None}, False),
+        ({"normalizer": {"type": "Sequence"}}, False),
+        ({"pre_tokenizer": {"type": "Metaspace"}}, False),
+        ({"model": {"type": "BPE"}}, False),
+        ({"added_tokens": [{"content": "[MASK]", "lstrip": True}]}, False),
+        ({"added_tokens": [{"content": "[MASK]", "rstrip": True}]}, False),
+        ({"added_tokens": [{"content": "two words"}]}, False),
+        ({"added_tokens": [{"content": "\n"}]}, False),
+    ],
+)
+def test_only_berts_tokenizers_read_words_alone(change: dict[str, Any], alone: bool) -> None:
+    assert reads_words_alone(json.loads(json.dumps(BERT | change))) is alone
+
+
+def test_a_long_document_is_looked_up(embedded: TextTokenizer) -> None:
+    text = "The café's 漢字 tower stands over the harbour; ships pass below it.\n" * 2_000
+    read = embedded.read(text, 10**9)
+    expected = library(embedded, text)
+    assert np.array_equal(read.ids, expected.ids)
+    assert np.array_equal(read.starts, expected.starts)
+    assert np.array_equal(read.ends, expected.ends)
