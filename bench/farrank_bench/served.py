@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from farrank_bench.rounds import ContenderFailed, PassResult, Scores
 from farrank_cli.spawn import SpawnedServer, spawned_server
+from farrank_loadtest.depths import Depth
 from farrank_loadtest.loops import Ask, Sample, run_closed, started_clock
 from farrank_loadtest.targets import Answer
 from farrank_loadtest.targets.address import open_target
@@ -33,7 +34,7 @@ def model_s(sample: Sample) -> float:
 
 
 def answer_all(
-    address: str, calls: Sequence[Call], callers: int, *, ranker: str = ""
+    address: str, calls: Sequence[Call], callers: int, *, ranker: str = "", depth: Depth | None = None
 ) -> tuple[float, Sequence[Sample], Scores]:
     """Let callers work through the calls. Each caller sends its next call when it has its answer.
 
@@ -44,7 +45,7 @@ def answer_all(
     async def ask_all() -> tuple[float, Sequence[Sample], Scores]:
         scores: dict[Call, tuple[float, ...]] = {}
         samples: list[Sample] = []
-        async with _asking(address, ranker, scores) as ask:
+        async with _asking(address, ranker, scores, depth) as ask:
             now_s = started_clock()
             await run_closed(ask, iter(calls), callers, math.inf, samples.append, now_s, max_calls=len(calls))
             seconds = now_s()
@@ -114,9 +115,11 @@ def offer(
 
 
 @asynccontextmanager
-async def _asking(address: str, ranker: str, scores: dict[Call, tuple[float, ...]]) -> AsyncIterator[Ask]:
+async def _asking(
+    address: str, ranker: str, scores: dict[Call, tuple[float, ...]], depth: Depth | None = None
+) -> AsyncIterator[Ask]:
     """Open the target. Each answer's scores are stored in `scores`."""
-    target = open_target(address)
+    target = open_target(address, depth=depth)
 
     async def ask(call: Call) -> Answer:
         answer = await target.rerank(call.query, call.documents, ranker=ranker, timeout_s=CALL_TIMEOUT_S)
