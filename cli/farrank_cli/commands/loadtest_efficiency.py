@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from farrank_cli.depth_flag import depth
 from farrank_cli.exit_codes import DONE, CommandError, missing_extra
 from farrank_cli.flags import at_least, count, flag, flag_group, listed, pair, positive
 from farrank_cli.spawn import SpawnError, spawned_server
@@ -19,6 +20,7 @@ from farrank_cli.terminated import sigterm_interrupts
 from farrank_loadtest.efficiency.published import LIMIT, PAPERS_LENGTHS
 
 if TYPE_CHECKING:
+    from farrank_loadtest.depths import Depth
     from farrank_loadtest.efficiency.measuring import EfficiencySweep, Start
     from farrank_loadtest.efficiency.points import Gain, Pair
     from farrank_loadtest.efficiency.run_times import Results
@@ -32,6 +34,10 @@ examples:
   two of them, one with its own weights, and gains measured by `farrank loadtest accuracy`:
     farrank loadtest efficiency --collection passages.jsonl.gz --rankers maxp-bert,parade-attn-bert \\
       --trained maxp-bert=models/maxp --accuracy results/dl/accuracy.json:nDCG@10 --out results/two
+  full reading and adaptive depth, with gains of `farrank loadtest accuracy --depth all --depth adaptive`:
+    farrank loadtest efficiency --collection articles.jsonl --rankers maxp-bert --depth adaptive \\
+      --trained maxp-bert=models/maxp --trained firstp-bert=models/firstp \\
+      --accuracy results/squad/accuracy.json:RR --out results/depth
   continue after an interruption, or redraw with more figures of accuracy: the same flags, and --resume
 """
 
@@ -53,14 +59,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "rankers missing there are drawn hollow, at the papers' gain"
     )
     add("--accuracy FILE[:MEASURE]", meaning, repeated=True)
+    meaning = (
+        "measure rankers at this adaptive depth, too: those whose gain --accuracy has, as `farrank loadtest "
+        "accuracy --depth` names it"
+    )
+    add("--depth DEPTH", meaning, _adaptive, repeated=True, dest="depths")
 
     add = flag_group(parser, "measurement: one call, repeated")
     meaning = "JSON lines of documents, or of passages with `article` and `pos`, which are joined"
     add("--collection FILE", meaning, Path, required=True)
     add("--documents N", "documents of a call", count, 3)
-    meaning = f"lengths in tokens to cut documents to, in turn, at most {LIMIT:,} (%(default)s: "
-    meaning += "the means of the papers' collections)"
-    add("--lengths N,…", meaning, listed(_length), ",".join(map(str, PAPERS_LENGTHS)))
+    meaning = "lengths in tokens to cut documents to, in turn (%(default)s: the means of the papers' "
+    meaning += f"collections); above {LIMIT:,} only if all rankers are --trained"
+    add("--lengths N,…", meaning, listed(count), ",".join(map(str, PAPERS_LENGTHS)))
     add("--query TEXT", "query of the call", default=QUERY)
     meaning = "calls of each ranker, in turn with its FirstP; medians count"
     add("--rounds N", meaning, count, 3)
@@ -75,11 +86,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--resume", "measure only what the folder lacks, under the same conditions")
 
 
-def _length(text: str) -> int:
-    length = count(text)
-    if length > LIMIT:
-        raise argparse.ArgumentTypeError(f"{text} is above {LIMIT}, the most that the papers' models read")
-    return length
+def _adaptive(text: str) -> Depth:
+    if text == "all":
+        raise argparse.ArgumentTypeError("all is always measured; name an adaptive depth")
+    return depth(text)
 
 
 # Imported early to report a missing extra at once; the started servers need the last one.
@@ -101,12 +111,14 @@ def run(args: argparse.Namespace) -> int:
             import_module(module)
     except ModuleNotFoundError as error:
         raise missing_extra("loadtest efficiency", error, "loadtest", "server", "embedded") from error
+    from farrank_loadtest.depths import check_depths
     from farrank_loadtest.efficiency.efficiency_report import open_folder
     from farrank_loadtest.efficiency.long_documents import documents_of_lengths
     from farrank_loadtest.efficiency.measuring import EfficiencySweep, check_trained, common_tokenizer
     from farrank_loadtest.efficiency.points import (
         all_gains,
         all_pairs,
+        at_depths,
         chosen_pairs,
         measured_gains,
         parse_accuracy,
@@ -116,12 +128,19 @@ def run(args: argparse.Namespace) -> int:
     from farrank_rankers.papers import paper_models
 
     # Every check comes before the first ranker, because measuring may take an hour.
-    pairs = all_pairs(paper_models())
-    chosen = chosen_pairs(pairs, args.rankers)
+    check_depths(args.depths)
+    pairs = at_depths(all_pairs(paper_models()), args.depths)
     trained = _trained(args.trained)
     check_trained(trained, pairs)
     reports = [parse_accuracy(text, "nDCG@10") for text in args.accuracy]
     gains = all_gains(measured_gains(reports, pairs))
+    chosen = chosen_pairs(pairs, args.rankers, gains, args.depths)
+    random = [pair.ranker.name for pair in chosen if pair.ranker.name not in trained]
+    if max(args.lengths) > LIMIT and random:
+        raise CommandError(
+            f"--lengths: {max(args.lengths)} is above {LIMIT}, the most that the papers' models read, and "
+            f"--trained has no {random[0]}"
+        )
     tokenizer = common_tokenizer()
     documents = documents_of_lengths(args.collection, args.documents, args.lengths, tokenizer)
     settings = (
@@ -163,7 +182,7 @@ def _measure(
     from farrank_loadtest.efficiency.points import make_points
 
     ended = False
-    wanted = {pair.ranker.name for pair in chosen}
+    wanted = {pair.name for pair in chosen}
     already = len(wanted & kept.measured.keys())
     progress = Progress("rankers measured", len(wanted) - already, every_s=0)
     try:
@@ -174,7 +193,7 @@ def _measure(
     finally:
         progress.end()
         table = write_report(sweep.folder, kept, make_points(kept.measured, gains, pairs))
-        done = sum(pair.ranker.name in kept.measured for pair in chosen)
+        done = sum(pair.name in kept.measured for pair in chosen)
         how = "" if ended else "; --resume continues from there"
         _tell(f"{sweep.folder}: {done} of {len(chosen)} rankers measured{how}")
     print(table, end="")
@@ -194,8 +213,6 @@ def _starter(settings: Sequence[str]) -> Start:
     @contextmanager
     def start(folders: Mapping[str, Path]) -> Iterator[str]:
         rankers = [f"--ranker={name}={folder}" for name, folder in folders.items()]
-        # As in the papers; `settings` may have another depth.
-        rankers += [f"--set=rankers.{name}.depth.mode=all" for name in folders]
         try:
             with spawned_server(
                 ["--host=127.0.0.1", "--metrics-port=none", "--log-level=warning", *rankers, *settings]

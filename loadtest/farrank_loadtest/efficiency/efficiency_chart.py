@@ -18,6 +18,7 @@ _STYLES: dict[Approach, tuple[str, str]] = {
     "chunks, tokens interact": (COLOURS[4], "s"),
     "one long input": (COLOURS[2], "^"),
     "query apart": (COLOURS[3], "D"),
+    "promising chunks alone": (COLOURS[1], "P"),
 }
 _PAPER = "0.55"
 # Distance between the middles of two names, as a share of the axes' height.
@@ -56,7 +57,7 @@ def efficiency_chart(conditions: Conditions, points: Sequence[Point]) -> Figure:
 def _draw(axes: Axes, point: Point) -> None:
     colour, marker = _STYLES[point.approach]
     x, y = point.measured.run_time, point.gain.percent
-    if point.published_run_time is not None:
+    if point.published_run_time is not None and point.published.gain_percent is not None:
         there = point.published_run_time, point.published.gain_percent
         arrow = {"arrowstyle": "-|>", "color": _PAPER, "linewidth": 1, "shrinkA": 3, "shrinkB": 4}
         axes.annotate("", (x, y), there, arrowprops=arrow)

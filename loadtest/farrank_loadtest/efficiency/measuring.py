@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from farrank_loadtest.depths import Depth
 from farrank_loadtest.efficiency.points import Pair
 from farrank_loadtest.efficiency.run_times import RelativeTimes, RepeatedCall, Results, time_in_turns
 from farrank_loadtest.errors import LoadtestError
@@ -97,7 +98,7 @@ class EfficiencySweep:
         # One temporary folder for all pairs, made before any work, so that an interruption removes it.
         with TemporaryDirectory(prefix="farrank-efficiency-") as temporary:
             for number, pair in enumerate(pairs, start=1):
-                name = pair.ranker.name
+                name = pair.name
                 if name in results.measured:
                     self.tell(f"{number} of {len(pairs)}: {name} is already measured")
                     continue
@@ -121,5 +122,6 @@ class EfficiencySweep:
                 # Delete the files as soon as they are loaded: the largest ranker's take gigabytes.
                 for folder in temporary.iterdir():
                     shutil.rmtree(folder)
-            timed = time_in_turns(address, (first, name), self.work, self.tell)
-        return RelativeTimes(name, first, timed[name], timed[first], longest[name], longest[first])
+            depths: dict[str, Depth] = {first: "all", name: pair.depth}
+            timed = time_in_turns(address, depths, self.work, self.tell)
+        return RelativeTimes(pair.name, first, timed[name], timed[first], longest[name], longest[first])

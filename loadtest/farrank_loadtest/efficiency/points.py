@@ -1,27 +1,34 @@
 """The plot's points: each ranker with its FirstP, its gain, and the papers' figures."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
 from farrank_loadtest.accuracy.accuracy_report import Report
+from farrank_loadtest.depths import Depth, depth_text
 from farrank_loadtest.efficiency.published import PUBLISHED, PublishedTimes
 from farrank_loadtest.efficiency.run_times import RelativeTimes
 from farrank_loadtest.errors import LoadtestError
+from farrank_rankers.adaptive import why_not_adaptive
 from farrank_rankers.family import family_named
 from farrank_rankers.papers import PaperModel
-from farrank_rankers.spec import RankerSpec
 from farrank_trec.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A ranker, and the FirstP on the same backbone, which reads only the first chunk."""
+    """A ranker at a depth, and the FirstP on the same backbone, which reads only the first chunk."""
 
     ranker: PaperModel
     firstp: PaperModel
+    depth: Depth = "all"
+
+    @property
+    def name(self) -> str:
+        """The ranker's name, with the depth if it is adaptive."""
+        return self.ranker.name if self.depth == "all" else f"{self.ranker.name} {depth_text(self.depth)}"
 
 
 def all_pairs(models: Mapping[str, PaperModel]) -> dict[str, Pair]:
@@ -37,20 +44,46 @@ def all_pairs(models: Mapping[str, PaperModel]) -> dict[str, Pair]:
     }
 
 
-def chosen_pairs(pairs: Mapping[str, Pair], names: Sequence[str]) -> list[Pair]:
-    """Look up pairs by their ranker's name; without names give all.
+def at_depths(pairs: Mapping[str, Pair], depths: Sequence[Depth]) -> dict[str, Pair]:
+    """Add each ranker that can be adaptive at each of the depths."""
+    deeper = [
+        replace(pair, depth=depth)
+        for pair in pairs.values()
+        if why_not_adaptive(pair.ranker.spec) is None
+        for depth in depths
+        if depth != "all"
+    ]
+    return {**pairs, **{pair.name: pair for pair in deeper}}
 
-    Raises: LoadtestError if there is no such ranker, or it is a FirstP itself.
+
+def chosen_pairs(
+    pairs: Mapping[str, Pair], names: Sequence[str], gains: "Mapping[str, Gain]", depths: Sequence[Depth]
+) -> list[Pair]:
+    """Look up pairs by their ranker's name; without names give all. A pair without a gain has no point.
+
+    Raises: LoadtestError if there is no such ranker, if it is a FirstP itself, or if no ranker has a gain at
+    one of the depths.
     """
+    rankers = {pair.ranker.name for pair in pairs.values()}
     firsts = {pair.firstp.name for pair in pairs.values()}
     for name in names:
         if name in firsts:
             raise LoadtestError(f"ranker {name!r}: is a FirstP, which is measured with every other ranker")
-        if name not in pairs:
+        if name not in rankers:
             raise LoadtestError(
-                f"ranker {name!r}: the papers have no ranker of this name, only {', '.join(pairs)}"
+                f"ranker {name!r}: the papers have no ranker of this name, only {', '.join(sorted(rankers))}"
             )
-    return [pair for name, pair in pairs.items() if not names or name in names]
+    chosen = [
+        pair for name, pair in pairs.items() if name in gains and (not names or pair.ranker.name in names)
+    ]
+    for depth in depths:
+        if not any(pair.depth == depth for pair in chosen):
+            words = depth_text(depth)
+            raise LoadtestError(
+                f"depth {words}: --accuracy has no gain of a model named 'RANKER {words}', "
+                "and the papers have none"
+            )
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +119,9 @@ def measured_gains(reports: Sequence[tuple[Path, str]], pairs: Mapping[str, Pair
         report = Report.read_json(path)
         if measure not in report.measures:
             raise InputError(f"{path}: has no {measure}, only {', '.join(report.measures)}")
-        rows = [row for row in report.rows if row.model in pairs]
+        # With `--depth`, an accuracy test calls full reading `NAME all`.
+        rows = [replace(row, model=row.model.removesuffix(" all")) for row in report.rows]
+        rows = [row for row in rows if row.model in pairs]
         if not rows:
             named = ", ".join(row.model for row in report.rows)
             raise InputError(f"{path}: no model has the name of a paper's ranker, only {named}")
@@ -115,7 +150,9 @@ def all_gains(measured: Mapping[str, Gain]) -> dict[str, Gain]:
     return published | dict(measured)
 
 
-Approach = Literal["chunks, aggregated", "chunks, tokens interact", "one long input", "query apart"]
+Approach = Literal[
+    "chunks, aggregated", "chunks, tokens interact", "one long input", "query apart", "promising chunks alone"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +194,24 @@ def make_points(
 ) -> list[Point]:
     """Join the figures of each ranker, in the order of the papers' models."""
     return [
-        Point(approach_of(pair.ranker.spec), measured[name], gains[name], PUBLISHED[name])
+        Point(approach_of(pair), measured[name], gains[name], _published(pair))
         for name, pair in pairs.items()
-        if name in measured
+        if name in measured and name in gains
     ]
 
 
-def approach_of(spec: RankerSpec) -> Approach:
+def _published(pair: Pair) -> PublishedTimes:
+    full = PUBLISHED[pair.ranker.name]
+    if pair.depth == "all":
+        return full
+    return PublishedTimes(f"{full.title}, {depth_text(pair.depth)}", None)
+
+
+def approach_of(pair: Pair) -> Approach:
     """Name the way in which a ranker scores a long document."""
-    family = family_named(spec.family)
+    if pair.depth != "all":
+        return "promising chunks alone"
+    family = family_named(pair.ranker.spec.family)
     if family.plan == "dual":
         return "query apart"
     if family.whole:

@@ -23,11 +23,11 @@ _WITH_QUERY = ((0.408, 0.394), (0.650, 0.632), (0.498, 0.475), (0.561, 0.527))
 class PublishedTimes:
     """A ranker's name in the papers, its gain in percent, and its run time over FirstP's, lowest and highest.
 
-    `run_time` is None if Figure 1 leaves the ranker out.
+    `run_time` is None if Figure 1 leaves the ranker out; `gain_percent`, if the papers do not have it.
     """
 
     title: str
-    gain_percent: float
+    gain_percent: float | None
     run_time: tuple[float, float] | None = None
     source: str = TABLE_4
 

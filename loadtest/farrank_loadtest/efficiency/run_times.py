@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from farrank_client import Client, FarrankError, Ranking
+from farrank_loadtest.depths import Depth
 from farrank_loadtest.errors import TargetFailed
 from farrank_loadtest.kept_files import read_kept, writing_to
 from farrank_trec.errors import InputError
@@ -47,20 +48,20 @@ class RepeatedCall:
 
 
 def time_in_turns(
-    address: str, rankers: Sequence[str], work: RepeatedCall, tell: Callable[[str], None]
+    address: str, rankers: Mapping[str, Depth], work: RepeatedCall, tell: Callable[[str], None]
 ) -> dict[str, RankerTimes]:
-    """Warm each ranker up with a call of one document, then let them take turns.
+    """Warm each ranker up with a call of one document, then let them take turns, each at its depth.
 
     Every other round is in reverse order, so that a machine that slows down affects all rankers alike.
     Raises: TargetFailed at the first call that fails.
     """
     answers: dict[str, list[tuple[float, Ranking]]] = {name: [] for name in rankers}
     with Client(address) as client:
-        for name in rankers:
-            _call(client, name, work, work.texts[:1])
+        for name, depth in rankers.items():
+            _call(client, name, depth, work, work.texts[:1])
         for number in range(work.rounds):
             for name in rankers if number % 2 == 0 else reversed(rankers):
-                answers[name].append(_call(client, name, work, work.texts))
+                answers[name].append(_call(client, name, rankers[name], work, work.texts))
             took = ", ".join(f"{name} {answers[name][-1][0]:.2f} s" for name in rankers)
             tell(f"round {number + 1} of {work.rounds}: {took}")
     return {
@@ -76,10 +77,12 @@ def time_in_turns(
     }
 
 
-def _call(client: Client, name: str, work: RepeatedCall, texts: Sequence[str]) -> tuple[float, Ranking]:
+def _call(
+    client: Client, name: str, depth: Depth, work: RepeatedCall, texts: Sequence[str]
+) -> tuple[float, Ranking]:
     started_s = time.perf_counter()
     try:
-        ranking = client.rerank(work.query, texts, ranker=name, timeout_s=work.timeout_s)
+        ranking = client.rerank(work.query, texts, ranker=name, depth=depth, timeout_s=work.timeout_s)
     except FarrankError as error:
         raise TargetFailed(f"ranker {name}: {error.message}", error.code.name) from error
     return time.perf_counter() - started_s, ranking

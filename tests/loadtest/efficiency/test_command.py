@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.main import main
+from farrank_loadtest.accuracy.accuracy_report import Cell, ModelRow, Report
 from farrank_loadtest.efficiency.efficiency_report import CSV, PNG, SVG, TABLE
 from farrank_loadtest.efficiency.run_times import FILE, Results
 from farrank_rankers import papers
@@ -104,6 +105,33 @@ def test_resuming_measures_the_rest_alone(
     assert f"was measured with rounds {ROUNDS}, not 3" in other.err
 
 
+@pytest.mark.usefixtures("tiny_papers")
+def test_an_adaptive_depth_is_a_point_of_its_own(
+    efficiency: Efficiency, flags: list[str], two: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    folder, accuracy = tmp_path / "o", tmp_path / "accuracy.json"
+    shutil.copytree(two[0], folder)
+    cells = {"maxp-bert all": 0.25, "maxp-bert adaptive": 0.24}
+    rows = (ModelRow(name, "firstp-bert", {"RR": Cell(0.5, (0.5,), gain)}) for name, gain in cells.items())
+    Report("a", 1, 0.05, ("RR",), tuple(rows), (), {}).write_json(accuracy)
+
+    given = ("--resume", "--rankers=maxp-bert", "--depth=adaptive", f"--accuracy={accuracy}:RR")
+    outcome = efficiency(*flags, *given, f"--out={folder}")
+
+    assert outcome.exit_code == 0, outcome.err
+    assert "2 of 2: maxp-bert adaptive and firstp-bert" in outcome.err
+    adaptive = Results.read(folder).measured["maxp-bert adaptive"]
+    # Two chunks of each document.
+    assert (adaptive.ranker_timed.inputs, adaptive.firstp_timed.inputs) == (2 + 2, 2)
+    with (folder / CSV).open(newline="") as file:
+        found = {row["ranker"]: row for row in csv.DictReader(file)}
+    assert (found["maxp-bert"]["gain_percent"], found["maxp-bert"]["gain"]) == ("25.0", "measured")
+    assert (found["maxp-bert adaptive"]["gain_percent"], found["maxp-bert adaptive"]["title"]) == (
+        "24.0",
+        "MaxP, adaptive",
+    )
+
+
 @pytest.mark.parametrize(
     ("number", "after"),
     [(signal.SIGINT, "2 of 2: sump-bert"), (signal.SIGTERM, f"round 1 of {ROUNDS}")],
@@ -158,7 +186,10 @@ def test_an_interruption_keeps_what_was_measured(
         (["--accuracy=nothing"], "accuracy 'nothing': must be FILE.json, or FILE:MEASURE"),
         (["--documents=5"], "passages.jsonl: holds 4 documents; 5 are needed"),
         (["--collection=nowhere.jsonl"], "nowhere.jsonl: No such file or directory"),
-        (["--lengths=1432"], "--lengths: 1432 is above 1431, the most that the papers' models read"),
+        (["--lengths=600,1432"], "--lengths: 1432 is above 1431, the most that the papers' models read"),
+        (["--depth=all"], "--depth: all is always measured; name an adaptive depth"),
+        (["--depth=adaptive"], "depth adaptive: --accuracy has no gain of a model named 'RANKER adaptive'"),
+        (["--depth=adaptive", "--depth=adaptive"], "depth adaptive: is given twice"),
         (["--rounds=0"], "--rounds: 0 is not between 1 and 2147483647"),
     ],
 )

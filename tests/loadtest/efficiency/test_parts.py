@@ -8,11 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from farrank_client import AdaptiveDepth
 from farrank_loadtest.accuracy.accuracy_report import Cell, ModelRow, Report
 from farrank_loadtest.efficiency.efficiency_report import open_folder
 from farrank_loadtest.efficiency.long_documents import documents_of_lengths
 from farrank_loadtest.efficiency.measuring import common_tokenizer
-from farrank_loadtest.efficiency.points import Gain, all_gains, all_pairs, measured_gains, parse_accuracy
+from farrank_loadtest.efficiency.points import (
+    Gain,
+    all_gains,
+    all_pairs,
+    at_depths,
+    chosen_pairs,
+    measured_gains,
+    parse_accuracy,
+)
 from farrank_loadtest.efficiency.run_times import FILE, Results
 from farrank_loadtest.errors import LoadtestError
 from farrank_rankers.backbone_facts import BackboneFacts
@@ -101,6 +110,29 @@ def test_gains_are_averaged_over_test_sets_and_published_ones_fill_in(tmp_path: 
     assert gains["maxp-bert"].percent == pytest.approx(3.5)
     assert (gains["maxp-bert"].measured, gains["maxp-bert"].source) == (True, "measured: nDCG@10")
     assert gains["parade-attn-bert"] == Gain(5.0, False, "published: Table 4")
+
+
+def test_a_depth_has_the_gain_that_was_measured_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    cells = {"maxp-bert all": 0.04, "maxp-bert adaptive": 0.05, "maxp-bert adaptive,chunks=4": 0.06}
+    rows = (ModelRow(name, "firstp-bert", {"RR": Cell(0.5, (0.5,), gain)}) for name, gain in cells.items())
+    Report("a", 1, 0.05, ("RR",), tuple(rows), (), {}).write_json(path)
+    depths = ("adaptive", AdaptiveDepth(chunks=4))
+    pairs = at_depths(PAIRS, depths)
+
+    gains = all_gains(measured_gains([(path, "RR")], pairs))
+
+    found = {
+        name: gains[name].percent
+        for name in ("maxp-bert", "maxp-bert adaptive", "maxp-bert adaptive,chunks=4")
+    }
+    assert list(found.values()) == pytest.approx([4, 5, 6])
+    names = [pair.name for pair in chosen_pairs(pairs, ["maxp-bert", "sump-bert"], gains, depths)]
+    assert names == ["maxp-bert", "sump-bert", "maxp-bert adaptive", "maxp-bert adaptive,chunks=4"]
+    with pytest.raises(LoadtestError, match=r"depth adaptive: --accuracy has no gain of a model named"):
+        chosen_pairs(pairs, ["sump-bert"], gains, depths)
+    # LongP scores one chunk, and cannot be adaptive.
+    assert not [name for name in pairs if name.startswith("longp") and name.endswith("adaptive")]
 
 
 def test_a_report_that_does_not_fit_is_named(tmp_path: Path) -> None:
