@@ -21,7 +21,14 @@ from farrank_bench.depth.chunk_scores import KeptScores, LoadedRanker
 from farrank_bench.depth.depth_page import Judged, chart, section
 from farrank_bench.depth.judging import FIRSTP_POSITIONS, judge
 from farrank_bench.depth.replay import MEASURES
-from farrank_bench.depth.whole_documents import WholeDocuments, articles, demo, far, kept_collection
+from farrank_bench.depth.whole_documents import (
+    WholeDocuments,
+    articles,
+    demo,
+    far,
+    kept_collection,
+    write_set,
+)
 from farrank_bench.report import Heading
 from farrank_cli.flags import at_least
 from farrank_rankers.chunking import WHOLE_DOCUMENT
@@ -143,7 +150,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seed", type=int, default=0, help="of all draws (%(default)s)")
     add("--cache", type=Path, default=Path(".cache/depth"), help="the kept scores (%(default)s)")
     add("--out", type=Path, help="write the report and its charts to this folder, too")
+    meaning = "write each collection's questions as files of farrank loadtest, and replay nothing"
+    add("--sets", type=Path, metavar="FOLDER", help=meaning)
     given = parser.parse_args(arguments)
+    if given.sets:
+        for name, _, collection in made_collections(given):
+            write_set(collection, given.questions, given.sets / name)
+        return 0
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
     whole = Overrides(max_document_tokens=WHOLE_DOCUMENT)

@@ -1,9 +1,9 @@
 """Time a served ranker at several depths, FirstP, and sentence-transformers' CrossEncoder on the same calls.
 
-`python -m farrank_bench.depth.online --set FOLDER --out FOLDER`. The set has queries.tsv, candidates.trec and
-collection.jsonl, as `farrank loadtest` reads them, of any collection. All take turns at each question, one
-call at a time. CrossEncoder has the weights of the ranker, a MaxP with mean pooling, and the same number of
-threads; the cutting of its windows is not timed.
+`python -m farrank_bench.depth.online --set FOLDER --out FOLDER`. The set is of `farrank_bench.depth --sets`,
+or has the same files of another collection: queries.tsv, candidates.trec and collection.jsonl. All take turns
+at each question, one call at a time. CrossEncoder has the weights of the ranker, a MaxP with mean pooling,
+and the same number of threads; the cutting of its windows is not timed.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -75,11 +76,13 @@ def cross_encoder(source: str, threads: int) -> Iterator[Mapping[str, Scorer]]:
     Raises: RankerError if the ranker cannot be opened; ContenderFailed if CrossEncoder cannot.
     """
     ranker = open_ranker(source, max_document_tokens=WHOLE_DOCUMENT)
-    reader, head = ranker.reader, ranker.aggregator.head.linear
+    reader = ranker.reader
+    head: Any = ranker.aggregator.head
+    backbone: Any = ranker.encoder.backbone
     with TemporaryDirectory() as folder:
-        ranker.encoder.backbone.save_pretrained(folder)
+        backbone.save_pretrained(folder)
         reader.tokenizer.files.write(Path(folder))
-        weights = (head.weight[0].tolist(), head.bias.item())
+        weights = (head.linear.weight[0].tolist(), head.linear.bias.item())
         environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
         with child("CrossEncoder", answer_pairs, folder, *weights, threads, **environment) as process:
 
@@ -165,8 +168,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--out", type=Path, required=True, help="folder of the table, times.json and the runs")
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
-    files = (given.set / name for name in ("candidates.trec", "queries.tsv"))
-    calls = read_candidates(*files, [given.set / "collection.jsonl"], sys.maxsize).calls[: given.questions]
+    run, queries, collection = (
+        given.set / name for name in ("candidates.trec", "queries.tsv", "collection.jsonl")
+    )
+    calls = read_candidates(run, queries, [collection], sys.maxsize).calls[: given.questions]
     depths: Sequence[Depth] = given.depth or ["adaptive", "all"]
     flags = [f"--ranker={FIRSTP}={given.firstp}", f"--set=rankers.{FIRSTP}.window={FIRSTP_WINDOW}"]
     flags += [f"--ranker=maxp={given.ranker}", f"--threads={given.threads}", "--log-level=warning"]
@@ -175,8 +180,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with spawned_server(flags) as server, cross_encoder(given.ranker, given.threads) as peers:
         contenders = {FIRSTP: served(server.address, FIRSTP, None)}
         contenders |= {f"maxp {depth_text(each)}": served(server.address, "maxp", each) for each in depths}
+        contenders |= peers
         slow = dict.fromkeys(("maxp all", *peers), given.slow_questions)
-        times = time_in_turns(contenders | peers, calls, slow, given.out)
+        times = time_in_turns(contenders, calls, slow, given.out)
     (given.out / "times.json").write_text(json.dumps(times, indent=1) + "\n", encoding="utf-8")
     (given.out / "times.md").write_text(table(times) + "\n", encoding="utf-8")
     print(table(times))

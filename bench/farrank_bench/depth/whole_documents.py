@@ -23,7 +23,7 @@ from farrank_training.data_sets.articles import BETWEEN, article_text, read_arti
 from farrank_training.data_sets.lexical_index import LexicalIndex
 from farrank_training.data_sets.made_data import MadeSplit
 from farrank_training.data_sets.window_documents import WindowOptions, make_window_documents
-from farrank_trec import read_qrels, read_queries, read_run
+from farrank_trec import rank, read_qrels, read_queries, read_run, write_qrels, write_queries, write_run
 from farrank_trec.lines import json_object, numbered_lines
 
 T = TypeVar("T")
@@ -66,6 +66,28 @@ def kept_collection(path: Path, make: Callable[[], WholeDocuments]) -> WholeDocu
         unfinished.write_text(json.dumps(asdict(make())), encoding="utf-8")
         unfinished.replace(path)
     return read_kept(path, WholeDocuments, "farrank_bench.depth")
+
+
+def write_set(collection: WholeDocuments, questions: int, folder: Path) -> None:
+    """Write the first questions with their candidates as the files that `farrank loadtest` reads.
+
+    Raises: InputError if a file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    some = collection.questions[:questions]
+    write_qrels(folder / "qrels.txt", {each.query_id: dict(each.grades) for each in some})
+    write_queries(folder / "queries.tsv", {each.query_id: each.text for each in some})
+    # Scores that keep the candidates' order.
+    run = {
+        each.query_id: rank(
+            each.query_id, [(doc_id, -float(place)) for place, doc_id in enumerate(each.candidates)]
+        )
+        for each in some
+    }
+    write_run(folder / "candidates.trec", run, tag="candidates")
+    ids = dict.fromkeys(doc_id for each in some for doc_id in each.candidates)
+    lines = (json.dumps({"id": doc_id, "text": collection.texts[doc_id]}) + "\n" for doc_id in ids)
+    (folder / "collection.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def articles(squad: Path, questions: int, candidates: int, seed: int) -> WholeDocuments:

@@ -145,7 +145,9 @@ def measured_gains(reports: Sequence[tuple[Path, str]], pairs: Mapping[str, Pair
 def all_gains(measured: Mapping[str, Gain]) -> dict[str, Gain]:
     """Take the papers' gain for every ranker without a measured one."""
     published = {
-        name: Gain(each.gain_percent, False, f"published: {each.source}") for name, each in PUBLISHED.items()
+        name: Gain(each.gain_percent, False, f"published: {each.source}")
+        for name, each in PUBLISHED.items()
+        if each.gain_percent is not None
     }
     return published | dict(measured)
 

@@ -60,7 +60,7 @@ def time_in_turns(
         for name, depth in rankers.items():
             _call(client, name, depth, work, work.texts[:1])
         for number in range(work.rounds):
-            for name in rankers if number % 2 == 0 else reversed(rankers):
+            for name in rankers if number % 2 == 0 else reversed(list(rankers)):
                 answers[name].append(_call(client, name, rankers[name], work, work.texts))
             took = ", ".join(f"{name} {answers[name][-1][0]:.2f} s" for name in rankers)
             tell(f"round {number + 1} of {work.rounds}: {took}")

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from farrank_bench.depth.__main__ import main
 from farrank_bench.depth.whole_documents import WholeDocuments, articles, demo, far, kept_collection
 from farrank_bench.fidelity import find_candidates
 from farrank_demo.questions import load_qrels, load_questions
+from farrank_loadtest.workloads.recorded import read_candidates
 from farrank_training.data_sets.articles import BETWEEN, article_text, read_articles
+from farrank_trec import read_qrels
 from farrank_trec.errors import InputError
 from support.articles import write_articles
 from support.kept_index import kept_index
@@ -69,6 +72,23 @@ def test_the_demo_keeps_the_first_stages_order_and_grades_of_all_judged_document
     for each in made.questions:
         assert each.grades == load_qrels()[each.query_id]
         assert each.candidates == tuple(candidate.doc_id for candidate in found[each.query_id][:2]) != ()
+
+
+def test_load_tests_read_a_collections_set(squad: Path, tmp_path: Path) -> None:
+    flags = ["--squad", str(squad), "--collections", "articles", "--article-candidates", "3", "--seed", "1"]
+    assert (
+        main([*flags, "--questions", "5", "--cache", str(tmp_path / "c"), "--sets", str(tmp_path / "s")]) == 0
+    )
+
+    folder, made = tmp_path / "s" / "articles", articles(squad, questions=5, candidates=3, seed=1)
+    read = read_candidates(
+        folder / "candidates.trec", folder / "queries.tsv", [folder / "collection.jsonl"], depth=3
+    )
+    assert read_qrels(folder / "qrels.txt") == {each.query_id: each.grades for each in made.questions}
+    for call, each in zip(read.calls, made.questions, strict=True):
+        assert (call.query_id, call.query) == (each.query_id, " ".join(each.text.split()))
+        assert tuple(document.doc_id for document in call.documents) == each.candidates
+        assert list(call.texts) == [made.texts[doc_id] for doc_id in each.candidates]
 
 
 def test_a_collection_is_made_once(tmp_path: Path, squad: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from farrank_client import AdaptiveDepth
 from farrank_loadtest.accuracy.accuracy_report import Cell, ModelRow, Report
+from farrank_loadtest.depths import Depth
 from farrank_loadtest.efficiency.efficiency_report import open_folder
 from farrank_loadtest.efficiency.long_documents import documents_of_lengths
 from farrank_loadtest.efficiency.measuring import common_tokenizer
@@ -117,7 +118,7 @@ def test_a_depth_has_the_gain_that_was_measured_with_it(tmp_path: Path) -> None:
     cells = {"maxp-bert all": 0.04, "maxp-bert adaptive": 0.05, "maxp-bert adaptive,chunks=4": 0.06}
     rows = (ModelRow(name, "firstp-bert", {"RR": Cell(0.5, (0.5,), gain)}) for name, gain in cells.items())
     Report("a", 1, 0.05, ("RR",), tuple(rows), (), {}).write_json(path)
-    depths = ("adaptive", AdaptiveDepth(chunks=4))
+    depths: list[Depth] = ["adaptive", AdaptiveDepth(chunks=4)]
     pairs = at_depths(PAIRS, depths)
 
     gains = all_gains(measured_gains([(path, "RR")], pairs))
