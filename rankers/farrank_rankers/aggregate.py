@@ -20,6 +20,10 @@ State = TypeVar("State")
 # Chunks to read at once when some are left out. A transformer of width 768 needs 50 MB for this number.
 GROUP_CHUNKS = 2**12
 
+# A text's score depends on its place in a batch from the seventh digit on. After rounding, equal documents
+# have equal scores and keep the order in which they came.
+SCORE_DECIMALS = 6
+
 
 class Explanation(NamedTuple):
     """Scores of documents and evidence of their chunks.

@@ -1,6 +1,6 @@
 """Calibrate the plan of a ranker's adaptive depth on judged queries, for a bound of the quality.
 
-Every chunk of a query's candidates is encoded once. The plans of a small grid are then replayed. One half of
+The chunks of a query's candidates are encoded once. The plans of a small grid are then replayed. One half of
 the queries chooses the cheapest plan that keeps the bound, and the other half confirms it.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from farrank_rankers.adaptive import why_not_adaptive
+from farrank_rankers.aggregate import SCORE_DECIMALS
 from farrank_rankers.depth.plan import DepthPlan, Figures, Round
 from farrank_rankers.depth.replay import Mask, read_in_rounds
 from farrank_rankers.depth.selection import Floats, Ints, best_first, bm25, with_prior
@@ -27,17 +28,22 @@ from farrank_trec import Run, rank
 from farrank_trec.kept_shares import kept_shares
 from farrank_trec.measures import evaluate, mean_name, parse_measures
 
-FEWEST_QUERIES = 50
 _PRIORS = (0.0, 0.1, 0.2, 0.5)
 _SCHEDULES = (
     *((Round(1.0, chunks),) for chunks in (1, 2, 3, 4, 6, 8)),
     *((Round(1.0, first), Round(0.5, more)) for first in (1, 2, 3, 4) for more in (first, 2 * first)),
 )
-PLANS = tuple(DepthPlan(rounds, prior) for prior in _PRIORS for rounds in _SCHEDULES)
+# The simplest first: one round is one wait, and all its scores compare.
+PLANS = tuple(DepthPlan(rounds, prior) for rounds in _SCHEDULES for prior in _PRIORS)
 # The numbers of chunks of a document after any round of any plan.
 _COUNTS = sorted({sum(each.chunks for each in plan[:end]) for plan in _SCHEDULES for end in (1, 2)})
+# Plans cost about the same if the more expensive one costs at most this multiple.
+_ABOUT = 1.05
 _RESAMPLES = 10_000
 _BATCH = 16
+# The 97.5th percentile of how often a resample of many queries draws one of them.
+_DRAWN = 3
+_FEWEST_QUERIES = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,10 +76,10 @@ def calibrate(
     if (why := why_not_adaptive(ranker.spec)) is not None:
         raise TrainingError(f"depth cannot be calibrated: {why}")
     query_ids = sorted(validation.candidates, key=partial(_draw, seed))
-    if len(query_ids) < FEWEST_QUERIES:
+    if len(query_ids) < (fewest := fewest_queries(keep)):
         raise TrainingError(
-            f"{len(query_ids)} queries have judgements and candidates; calibration needs at least "
-            f"{FEWEST_QUERIES}"
+            f"{len(query_ids):,} queries have judgements and candidates; to keep {keep:.1%}, calibration "
+            f"needs at least {fewest:,}"
         )
     ranker.eval()
     found = _outcomes(ranker, validation, query_ids, measure, progress)
@@ -83,17 +89,14 @@ def calibrate(
     for part, use in ((choosing, "choose"), (confirming, "confirm")):
         if not found.quality[0, part].any():
             raise TrainingError(f"full reading has a {name} of 0 on the queries that {use} a plan")
-    kept, low, _ = kept_shares(found.quality[:, choosing], resamples=_RESAMPLES, seed=seed)
-    costs = found.tokens[1:, choosing].mean(axis=1)
+    kept, low, _ = shares_kept(found.quality[:, choosing], seed)
     keeping = np.flatnonzero(low[1:] >= keep)
     if not len(keeping):
         best = int(low[1:].argmax()) + 1
         raise TrainingError(_refusal(PLANS[best - 1], name, keep, kept[best], low[best], half))
-    # Of equal costs the first plan, which is the simplest.
-    chosen = int(keeping[costs[keeping].argmin()])
+    chosen = simplest(keeping, found.tokens[1:, choosing].mean(axis=1))
     row = chosen + 1
-    pair = found.quality[[0, row]][:, confirming]
-    kept, low, high = kept_shares(pair, resamples=_RESAMPLES, seed=seed)
+    kept, low, high = shares_kept(found.quality[[0, row]][:, confirming], seed)
     queries = len(query_ids) - half
     if low[1] < keep:
         raise TrainingError(_refusal(PLANS[chosen], name, keep, kept[1], low[1], queries))
@@ -108,6 +111,39 @@ def calibrate(
         tokens=float(found.tokens[row, confirming].mean()),
     )
     return replace(PLANS[chosen], figures=figures)
+
+
+def fewest_queries(keep: float) -> int:
+    """Give the number of queries below which even a plan that loses nothing is not confirmed.
+
+    See `shares_kept`.
+    """
+    return max(_FEWEST_QUERIES, 2 * round(_DRAWN / (1 - keep)))
+
+
+def shares_kept(quality: Floats, seed: int) -> tuple[Floats, Floats, Floats]:
+    """Give the shares of full reading's quality, the first row, that are kept, and their 95% intervals.
+
+    The intervals are those of the queries and one more, of which only full reading has any quality. A
+    bootstrap never draws a loss that it has not seen: a plan that loses nothing on these queries would have
+    an interval without width, however few they are.
+    Shapes: (N, Q) -> the shares and their intervals' ends, (N,) each.
+    """
+    full = quality[0]
+    lost = np.zeros((len(quality), 1))
+    lost[0] = full[full > 0].mean()
+    _, low, high = kept_shares(np.hstack([quality, lost]), resamples=_RESAMPLES, seed=seed)
+    return quality.mean(axis=1) / full.mean(), low, high
+
+
+def simplest(plans: Ints, costs: Floats) -> int:
+    """Choose the simplest of the plans that cost about as much as the cheapest one.
+
+    Some plans differ in cost only because chunks differ in length, and documents in their number of chunks.
+    Shapes: the numbers of plans (K,), the costs of all (N,).
+    """
+    some = costs[plans]
+    return int(plans[some <= _ABOUT * some.min()][0])
 
 
 def _draw(seed: int, query_id: str) -> bytes:
@@ -138,15 +174,18 @@ def _outcomes(
     """Read the candidates of one query after another, and replay full reading and all plans."""
     quality, chunks, tokens = (np.zeros((1 + len(PLANS), len(query_ids))) for _ in range(3))
     parsed = parse_measures([measure])
-    for column, query_id in enumerate(query_ids):
+    queries = {each: ranker.reader.read_query(validation.queries[each]) for each in query_ids}
+    if empty := [each for each, query in queries.items() if not len(query)]:
+        raise TrainingError(f"query {empty[0]!r} holds no token; it needs at least 1")
+    for column, (query_id, query) in enumerate(queries.items()):
         doc_ids = validation.candidates[query_id]
         texts = [validation.texts.text(doc_id) for doc_id in doc_ids]
-        query = ranker.reader.read_query(validation.queries[query_id])
-        if not len(query):
-            raise TrainingError(f"query {query_id!r} holds no token; it needs at least 1")
         # Each plan's ranking is that of a query of its own, so that all are measured at once.
         run: Run = {}
-        for row, (keys, read, cost) in enumerate(_replayed(ranker, query, texts)):
+        for row, (keys, read, cost) in enumerate(replayed(ranker, query, texts)):
+            if not np.isfinite(keys).all():
+                doc_id = doc_ids[int(np.flatnonzero(~np.isfinite(keys))[0])]
+                raise TrainingError(f"query {query_id!r}: document {doc_id!r} has no finite score")
             run[str(row)] = rank(str(row), list(zip(doc_ids, keys.tolist(), strict=True)))
             chunks[row, column], tokens[row, column] = read, cost
         (values,) = evaluate(dict.fromkeys(run, validation.qrels[query_id]), run, parsed).values()
@@ -155,10 +194,13 @@ def _outcomes(
     return Outcomes(quality, chunks, tokens)
 
 
-def _replayed(
+def replayed(
     ranker: Ranker, query: TokenizedText, texts: Sequence[str]
 ) -> Iterator[tuple[Floats, float, float]]:
-    """Yield keys (D,), and the mean chunks and tokens of a document, for full reading and every plan."""
+    """Yield keys (D,), and the mean chunks and tokens of a document, for full reading and every plan.
+
+    Each plan chooses, reads and orders as the server does.
+    """
     reader, spec = ranker.reader, ranker.spec
     documents, terms = competing_chunks(reader, query, texts)
     selected = list(bm25(terms))
@@ -167,14 +209,19 @@ def _replayed(
     mask: Mask = np.arange(counts.max()) < counts[:, None]  # (D, C)
     most = spec.most_chunks()
     readable = np.minimum(counts, len(mask[0]) if most is None else most)
+    # The chunks of each document that the ranker has positions for, most promising first.
+    ordered = {
+        prior: [best_first(each)[:end] for each, end in zip(its, readable, strict=True)]
+        for prior, its in selectors.items()
+    }
     framing = reader.chunk_input(query, documents[0][0]).tokens - len(documents[0][0])
     costs = [framing + each.lengths.astype(np.int64) for each in terms]
     full: list[float] = []
     scores: list[Mapping[tuple[int, ...], float]] = []
     for number, chunks in enumerate(documents):
-        ways = {tuple(best_first(each[number]).tolist()) for each in selectors.values()}
+        ways = {tuple(its[number][: _COUNTS[-1]].tolist()) for its in ordered.values()}
         everything = tuple(range(readable[number]))
-        sets = {tuple(sorted(order[: min(count, readable[number])])) for order in ways for count in _COUNTS}
+        sets = {tuple(sorted(order[:count])) for order in ways for count in _COUNTS}
         found = _scores(ranker, query, chunks, sets | {everything})
         scores.append(found)
         full.append(found[everything])
@@ -183,12 +230,10 @@ def _replayed(
     for plan in PLANS:
         selector = np.full(mask.shape, -np.inf)
         selector[mask] = np.concatenate(selectors[plan.prior])
-        orders = [best_first(each) for each in selectors[plan.prior]]
 
-        def within(read: Mask, orders: Sequence[Ints] = orders) -> list[Ints]:
-            """List the chunks of each document that the ranker has positions for."""
-            ends = np.minimum(read.sum(axis=1), readable)
-            return [np.sort(order[:end]) for order, end in zip(orders, ends, strict=True)]
+        def within(read: Mask, orders: Sequence[Ints] = ordered[plan.prior]) -> list[Ints]:
+            """List the chunks of each document that the ranker reads."""
+            return [np.sort(order[:end]) for order, end in zip(orders, read.sum(axis=1), strict=True)]
 
         def score(read: Mask, within: Callable[[Mask], list[Ints]] = within) -> Floats:
             # A document that is not read on keeps its last score.
@@ -206,16 +251,19 @@ def _replayed(
 def _scores(
     ranker: Ranker, query: TokenizedText, chunks: Sequence[Chunk], sets: set[tuple[int, ...]]
 ) -> Mapping[tuple[int, ...], float]:
-    """Score a document by several sets of its chunks. Each chunk is encoded once."""
-    rows: list[Features] = []
-    inputs = [ranker.reader.chunk_input(query, chunk) for chunk in chunks]
-    for start in range(0, len(inputs), _BATCH):
-        part: Features = ranker.encoder(*ranker.tensors(inputs[start : start + _BATCH]))
-        rows += Features(part.vectors.float(), part.roles).rows()
+    """Score a document by several sets of its chunks. Each chunk of any set is encoded once."""
+    rows: dict[int, Features] = {}
+    numbers = sorted({number for each in sets for number in each})
+    for start in range(0, len(numbers), _BATCH):
+        some = numbers[start : start + _BATCH]
+        inputs = [ranker.reader.chunk_input(query, chunks[number]) for number in some]
+        part: Features = ranker.encoder(*ranker.tensors(inputs))
+        rows |= zip(some, Features(part.vectors.float(), part.roles).rows(), strict=True)
     found: dict[tuple[int, ...], float] = {}
     # Sets of one size together: those with few chunks are not padded to full reading.
     for _, group in groupby(sorted(sets, key=len), len):
-        some = list(group)
-        features, chunk_mask = batched([stacked([rows[number] for number in each]) for each in some])
-        found |= zip(some, ranker.aggregator(features, chunk_mask, None).tolist(), strict=True)
+        alike = list(group)
+        features, chunk_mask = batched([stacked([rows[number] for number in each]) for each in alike])
+        scores = ranker.aggregator(features, chunk_mask, None).tolist()
+        found |= zip(alike, [round(score, SCORE_DECIMALS) for score in scores], strict=True)
     return found

@@ -44,7 +44,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The measurement that chose a plan, on judged queries which did not choose it.
+    """The measurement that confirmed a plan, on judged queries other than those that chose it.
 
     The plan had to keep the share `keep` of full reading's mean `measure`. It kept `kept`, in a 95% interval
     from `low` to `high`, on this number of `queries`. It read `chunks` and `tokens` of encoder inputs of a

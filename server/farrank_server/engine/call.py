@@ -13,6 +13,7 @@ import numpy as np
 from farrank_calls.fairness.fair_order import Account
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_indexes.stored_documents import Cut, Spans
+from farrank_rankers.aggregate import SCORE_DECIMALS
 from farrank_rankers.ensemble import mean_score
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
@@ -25,10 +26,6 @@ from farrank_server.engine.stored import NOTHING, Source, Sources
 
 # A time budget is at most this share of the time to the deadline: the call also waits for the device.
 TIME_SHARE = 0.75
-
-# A text's score depends on its place in a batch from the seventh digit on. After rounding, equal documents
-# have equal scores and keep the order in which they came.
-SCORE_DECIMALS = 6
 
 
 @dataclass(frozen=True, slots=True)
