@@ -14,7 +14,7 @@ from farrank_cli.flags import flag, pair
 from farrank_cli.terminal import counted
 from farrank_rankers.depth.plan import DepthPlan
 from farrank_rankers.errors import RankerError
-from farrank_server.config.schema import ServerConfig
+from farrank_server.config.schema import DepthConfig, ServerConfig
 from farrank_server.config.server_config import build_config
 from farrank_settings import sources as config_sources
 from farrank_settings.errors import ConfigError
@@ -175,9 +175,9 @@ def _ranker_line(ranker: "LoadedRanker", default: str) -> str:
 
 
 def _plan_part(ranker: "LoadedRanker") -> str:
-    """Say which chunks adaptive depth reads, if the ranker has another plan than the default."""
+    """Say which chunks adaptive depth reads by another plan than the default; empty if a budget decides."""
     plan = ranker.spec.depth
-    if plan == DepthPlan() or not ranker.depth.is_adaptive:
+    if plan == DepthPlan() or ranker.depth != DepthConfig("adaptive"):
         return ""
     return f", reads {plan}" + (f", {plan.figures}" if plan.figures else "")
 

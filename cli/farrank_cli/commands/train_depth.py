@@ -1,6 +1,7 @@
 """`farrank train depth`: calibrate the plan of a ranker's adaptive depth, and write it into the artifact."""
 
 import argparse
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,9 +57,10 @@ def run(args: argparse.Namespace) -> int:
 
     folder = Path(args.ranker)
     if args.out is None and not (folder / SPEC_FILE).is_file():
-        raise CommandError(f"--out is missing: {args.ranker} is not an artifact, which can hold a plan")
-    if args.out is not None and args.out.exists():
-        raise CommandError(f"--out {args.out}: exists; it must be a new folder")
+        raise CommandError(
+            f"--out is missing: {args.ranker} is not an artifact; only an artifact can hold a plan"
+        )
+    _check_place(folder, args.out)
     with told_in_a_line(TrainingError, RankerError, TrecError, file=args.out or folder):
         device = torch.device("cuda" if torch.cuda.is_available() and not args.cpu else "cpu")
         ranker = open_ranker(args.ranker, device=device)
@@ -86,6 +88,23 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
+def _check_place(folder: Path, out: Path | None) -> None:
+    """Check that a plan can be written: reading takes long.
+
+    Raises: CommandError naming the place that is taken, or in which nothing can be written.
+    """
+    if out is not None:
+        _check_new(out)
+        folder = next(each for each in out.absolute().parents if each.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise CommandError(f"{folder}: must be a folder in which files can be written")
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise CommandError(f"--out {out}: exists; it must be a new folder")
+
+
 def _save_copy(ranker: "Ranker", plan: "DepthPlan", out: Path) -> None:
     from farrank_rankers.files.folder_in_place import folder_in_place
     from farrank_rankers.files.save import save_ranker
@@ -93,7 +112,8 @@ def _save_copy(ranker: "Ranker", plan: "DepthPlan", out: Path) -> None:
 
     reader = ranker.reader
     ranker.reader = Reader(replace(reader.spec, depth=plan), reader.tokenizer, reader.backbone)
-    with folder_in_place(out.absolute(), lambda: None) as making:
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with folder_in_place(out.absolute(), partial(_check_new, out)) as making:
         save_ranker(ranker, making)
 
 
