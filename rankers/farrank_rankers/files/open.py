@@ -89,6 +89,7 @@ def overridden(
     Raises: SpecError naming field, value and limit, also if the ranker has no chunk scores that `family`
     could aggregate.
     """
+    given = spec
     changes: dict[str, Any] = {name: limits.get(name) for name in ("max_query_tokens", "pad_query_to")}
     spec = replace(spec, **{name: value for name, value in changes.items() if value is not None})
     options, chunking = spec.options, spec.chunking
@@ -116,9 +117,11 @@ def overridden(
     most = chunking.max_document_tokens
     if is_whole and window is None and most < WHOLE_DOCUMENT:
         window = most if room is None else max(1, min(most, room))
-    return replace(
+    found = replace(
         spec, options=options, chunking=adjusted(chunking, window=window, stride=limits.get("stride"))
     )
+    # The figures of a calibrated plan are those of the ranker as it was.
+    return found if found == given else replace(found, depth=replace(found.depth, figures=None))
 
 
 def fitted_spec(

@@ -12,7 +12,7 @@ from farrank_rankers.depth.plan import DepthPlan, Figures, Round
 from farrank_rankers.errors import RankerError
 from farrank_rankers.exports.export_folder import find_exports, open_exported
 from farrank_rankers.files.depth_file import DEPTH_FILE, read_plan, write_plan
-from farrank_rankers.files.open import open_ranker, open_reader
+from farrank_rankers.files.open import Overrides, open_ranker, open_reader
 from farrank_rankers.files.save import save_ranker
 
 FIGURES = Figures("MRR", 0.97, 0.99, 0.975, 1.0, 200, 3.0, 550.0)
@@ -71,3 +71,11 @@ def test_damaged_figures_are_refused(artifact: Path, changes: dict[str, Any], me
 def test_a_plan_without_figures_is_read(artifact: Path) -> None:
     write_plan(artifact, replace(PLAN, figures=None))
     assert open_reader(artifact).spec.depth == replace(PLAN, figures=None)
+
+
+def test_a_changed_ranker_keeps_the_plan_without_its_figures(artifact: Path) -> None:
+    write_plan(artifact, PLAN)
+    assert open_reader(artifact, window=None).spec.depth == PLAN
+    several = Overrides(window=100), Overrides(max_document_tokens=1431), Overrides(max_query_tokens=16)
+    for changes in several:
+        assert open_reader(artifact, **changes).spec.depth == replace(PLAN, figures=None)
