@@ -7,15 +7,19 @@ takes a tenth of the library's time.
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
 
-from farrank_rankers.stretches import NOTHING, Tokens
+from farrank_rankers.stretches import Tokens
 from farrank_rankers.tokens import IntArray
 
-# The words that are kept, with their tokens, then take about 25 MB. A piece of text is shorter than this.
-MAX_CHARACTERS = 2**20
+# The memory of a table. The words of one piece of text take less.
+MAX_BYTES = 25_000_000
+
+# The memory of a word besides its string and its tokens, in three arrays of int32: its places in the table.
+_BYTES_PER_WORD, _BYTES_PER_TOKEN = 110, 12
 
 
 def reads_words_alone(tokenizer_json: Mapping[str, Any]) -> bool:
@@ -26,7 +30,7 @@ def reads_words_alone(tokenizer_json: Mapping[str, Any]) -> bool:
     parts = (tokenizer_json.get(name) or {} for name in ("normalizer", "pre_tokenizer", "model"))
     kinds = [part.get("type") for part in parts]
     return kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"] and not any(
-        each.get("lstrip") or each.get("rstrip") or len(each["content"].split()) != 1
+        each.get("lstrip") or each.get("rstrip") or each["content"].split() != [each["content"]]
         for each in tokenizer_json.get("added_tokens") or ()
     )
 
@@ -43,66 +47,83 @@ class WordTable:
         self._adding = threading.Lock()
 
     def read(self, text: str, shift: int) -> Tokens:
-        """Tokenize a text of at most `MAX_CHARACTERS`; `shift` is added to the tokens' places.
+        """Tokenize a text; `shift` is added to the tokens' places.
 
         Raises: as `encode`.
         """
         # Not split(): the normalizer drops some characters that Python counts as white space. Each space ends
         # a word, maybe an empty one, so that a word's place follows from the lengths before it.
         words = text.replace("\n", " ").replace("\t", " ").replace("\r", " ").split(" ")
+        known = self._known
         while True:
-            known = self._known
             numbers = np.fromiter(map(known.numbers.get, words, repeat(-1)), np.int32, len(words))
             if numbers.min() >= 0:
                 return known.tokens(numbers, _starts(words) + shift)
-            self._learn(known, list(dict.fromkeys(words[place] for place in np.flatnonzero(numbers < 0))))
+            known = self._learn(known, list(dict.fromkeys(words[at] for at in np.flatnonzero(numbers < 0))))
 
-    def _learn(self, known: "_Known", words: Sequence[str]) -> None:
+    def _learn(self, known: "_Known", words: Sequence[str]) -> "_Known":
+        """Add words to a table, and return it; or else an empty one, if it is full."""
         read = self._encode(" ".join(words))
+        more = _size(words, read)
         with self._adding:
-            if known.characters + sum(map(len, words)) > MAX_CHARACTERS:
-                self._known = _Known()
-            else:
+            if not known.size or known.size + more <= MAX_BYTES:
                 known.add(words, read)
+                known.size += more
+            elif self._known is known:
+                known = self._known = _Known()
+            else:
+                known = self._known
+        return known
 
 
 class _Known:
-    """Words by their number, and the tokens of all of them; it only grows."""
+    """Words by their number, and the tokens of all of them; it only grows. `size` counts bytes."""
 
     def __init__(self) -> None:
-        self.characters = 0
+        self.size = 0
         # The empty word stands between two spaces.
         self.numbers = {"": 0}
-        # The first token of each word and one beyond its last, and all words' tokens, placed in their word.
-        self._table = np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int32), NOTHING
+        # The tokens of the word n, from the place `ends[n]` up to `ends[n + 1]`, have places in their word.
+        self._ends, self._tokens = _Growing(np.zeros((1, 2), np.int32)), _Growing(np.zeros((3, 0), np.int32))
 
     def add(self, words: Sequence[str], read: Tokens) -> None:
         """Add words with the tokens of a text that has one space between them."""
         begins = _starts(words)
-        word = np.searchsorted(begins, read.starts, side="right") - 1
-        firsts, ends, tokens = self._table
         # A token that begins in a word is the word's: the tokens are in the order of the words.
-        last = len(tokens) + np.cumsum(np.bincount(word, minlength=len(words)), dtype=np.int32)
-        first = np.concatenate([np.array([len(tokens)], dtype=np.int32), last[:-1]])
-        placed = read.ids, read.starts - begins[word], read.ends - begins[word]
+        word = np.searchsorted(begins, read.starts, side="right") - 1
+        ends = self._tokens.length + np.cumsum(np.bincount(word, minlength=len(words)), dtype=np.int32)
+        first = self._ends.length - 1
         # Before the numbers, because other threads read without the lock.
-        self._table = (
-            np.concatenate([firsts, first]),
-            np.concatenate([ends, last]),
-            Tokens(*map(_appended, (tokens.ids, tokens.starts, tokens.ends), placed)),
-        )
-        self.numbers.update(zip(words, range(len(firsts), len(firsts) + len(words)), strict=True))
-        self.characters += sum(map(len, words))
+        self._tokens.append(np.stack([read.ids, read.starts - begins[word], read.ends - begins[word]]))
+        self._ends.append(ends[None])
+        self.numbers.update(zip(words, range(first, first + len(words)), strict=True))
 
     def tokens(self, numbers: IntArray, starts: IntArray) -> Tokens:
         """Put the tokens of words, (W,), in a row; `starts` are the words' places in the text."""
-        firsts, ends, tokens = self._table
-        first = firsts[numbers]
-        counts = ends[numbers] - first
+        (ends,), tokens = self._ends.array, self._tokens.array
+        first = ends[numbers]
+        counts = ends[numbers + 1] - first
         total = np.cumsum(counts, dtype=np.int32)
         place = np.arange(total[-1], dtype=np.int32) + np.repeat(first - total + counts, counts)
         shift = np.repeat(starts, counts)
-        return Tokens(tokens.ids[place], tokens.starts[place] + shift, tokens.ends[place] + shift)
+        return Tokens(tokens[0][place], tokens[1][place] + shift, tokens[2][place] + shift)
+
+
+class _Growing:
+    """An array of `length` columns, (R, length), with room for more, so that appending does not copy it."""
+
+    def __init__(self, array: IntArray) -> None:
+        self.array, self.length = array, array.shape[1]
+
+    def append(self, columns: IntArray) -> None:
+        """Append columns. Another thread may read the earlier ones meanwhile."""
+        end = self.length + columns.shape[1]
+        if end > self.array.shape[1]:
+            room = np.empty((len(self.array), 2 * end), dtype=np.int32)
+            room[:, : self.length] = self.array[:, : self.length]
+            self.array = room
+        self.array[:, self.length : end] = columns
+        self.length = end
 
 
 def _starts(words: Sequence[str]) -> IntArray:
@@ -111,5 +132,5 @@ def _starts(words: Sequence[str]) -> IntArray:
     return np.cumsum(lengths, dtype=np.int32) - lengths
 
 
-def _appended(left: IntArray, right: IntArray) -> IntArray:
-    return np.concatenate([left, right.astype(np.int32, copy=False)])
+def _size(words: Sequence[str], read: Tokens) -> int:
+    return sum(map(getsizeof, words)) + _BYTES_PER_WORD * len(words) + _BYTES_PER_TOKEN * len(read)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import json
 import threading
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,11 +33,11 @@ def embedded() -> TextTokenizer:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(texts=TEXTS, kept=st.sampled_from([120, 400, module.MAX_CHARACTERS]))
+@given(texts=TEXTS, kept=st.sampled_from([0, 10_000, module.MAX_BYTES]))
 def test_every_text_has_the_librarys_tokens(
     embedded: TextTokenizer, monkeypatch: pytest.MonkeyPatch, texts: list[str], kept: int
 ) -> None:
-    monkeypatch.setattr(module, "MAX_CHARACTERS", kept)
+    monkeypatch.setattr(module, "MAX_BYTES", kept)
     calls: list[str] = []
 
     def encode(text: str) -> Tokens:
@@ -42,7 +47,7 @@ def test_every_text_has_the_librarys_tokens(
     table = WordTable(encode)
     for text in [*texts, *texts]:
         assert table.read(text, 7) == library(embedded, text, 7)
-    if kept > 400:
+    if kept > 10_000:
         asked = " ".join(calls).split(" ")
         assert len(asked) == len(set(asked)), "each word is tokenized once"
 
@@ -54,7 +59,7 @@ def library(tokenizer: TextTokenizer, text: str, shift: int = 0) -> Tokens:
 def test_threads_share_the_table_while_it_grows_and_starts_again(
     embedded: TextTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_CHARACTERS", 3_000)
+    monkeypatch.setattr(module, "MAX_BYTES", 60_000)
     texts = [" ".join(f"word{number % 97}x{number * step}" for number in range(60)) for step in range(1, 13)]
     expected = [library(embedded, text) for text in texts]
     table = WordTable(lambda text: library(embedded, text))
@@ -80,6 +85,44 @@ def test_a_text_that_cannot_be_read_leaves_the_table_as_it_was(embedded: TextTok
     assert embedded.count("a new-word here") == len(embedded.ids("a new-word here"))
 
 
+def memory(read: Callable[[], object]) -> tuple[int, int]:
+    """Measure the bytes that reading leaves, and the most that it has at a time."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        read()
+        return tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("letters", ["abcdefghijklmnopqrst", "가각간갇갈갉갊감갑값갓갔강갖갗같갚갛개객"])
+def test_a_table_of_short_words_keeps_its_bound(embedded: TextTokenizer, letters: str) -> None:
+    table = WordTable(lambda text: library(embedded, text))
+    words = map("".join, itertools.product(letters, repeat=4))
+    kept: list[int] = []
+
+    def fill() -> None:
+        while piece := " ".join(itertools.islice(words, 4_000)):
+            before = table._known
+            table.read(piece, 0)
+            if table._known is not before:
+                return
+            kept.append(tracemalloc.get_traced_memory()[0])
+
+    memory(fill)
+    assert module.MAX_BYTES / 2 < max(kept) < module.MAX_BYTES * 1.05
+    assert next(words, None) is not None, "the table was full before the words ended"
+
+
+def test_a_new_word_does_not_copy_the_table(embedded: TextTokenizer) -> None:
+    table = WordTable(lambda text: library(embedded, text))
+    for start in range(0, 50_000, 5_000):
+        table.read(" ".join(f"number{number}" for number in range(start, start + 5_000)), 0)
+    peaks = [memory(partial(table.read, f"new{number} words", 0))[1] for number in range(20)]
+    assert max(peaks) < 100_000
+
+
 BERT: dict[str, Any] = {
     "normalizer": {"type": "BertNormalizer"},
     "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -100,6 +143,8 @@ BERT: dict[str, Any] = {
         ({"added_tokens": [{"content": "[MASK]", "lstrip": True}]}, False),
         ({"added_tokens": [{"content": "[MASK]", "rstrip": True}]}, False),
         ({"added_tokens": [{"content": "two words"}]}, False),
+        ({"added_tokens": [{"content": " led"}]}, False),
+        ({"added_tokens": [{"content": "followed\u3000"}]}, False),
         ({"added_tokens": [{"content": "\n"}]}, False),
     ],
 )
