@@ -28,11 +28,11 @@ from farrank_training.depth_calibration import (
     calibrate,
     fewest_queries,
     replayed,
-    shares_kept,
     simplest,
 )
 from farrank_training.errors import TrainingError
 from farrank_training.validation import ValidationSet
+from farrank_trec.kept_shares import kept_shares
 from support.engine_bench import QUERY, Bench
 from support.training_groups import MakeRanker, Texts
 
@@ -178,9 +178,9 @@ def test_the_fewest_queries_confirm_a_plan_that_loses_nothing_and_no_other(keep:
     assert keep**half < 0.055
     kept = np.ones((3, half))
     kept[2, 0] = 0.0
-    _, low, _ = shares_kept(kept, seed=0)
+    _, low, _ = kept_shares(kept, resamples=10_000, seed=0)
     assert low[1] >= keep > low[2]
-    _, low, _ = shares_kept(kept[:, : int(0.7 * half)], seed=0)
+    _, low, _ = kept_shares(kept[:, : int(0.7 * half)], resamples=10_000, seed=0)
     assert low[1] < keep
 
 

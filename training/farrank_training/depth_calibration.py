@@ -89,14 +89,14 @@ def calibrate(
     for part, use in ((choosing, "choose"), (confirming, "confirm")):
         if not found.quality[0, part].any():
             raise TrainingError(f"full reading has a {name} of 0 on the queries that {use} a plan")
-    kept, low, _ = shares_kept(found.quality[:, choosing], seed)
+    kept, low, _ = kept_shares(found.quality[:, choosing], resamples=_RESAMPLES, seed=seed)
     keeping = np.flatnonzero(low[1:] >= keep)
     if not len(keeping):
         best = int(low[1:].argmax()) + 1
         raise TrainingError(_refusal(PLANS[best - 1], name, keep, kept[best], low[best], half))
     chosen = simplest(keeping, found.tokens[1:, choosing].mean(axis=1))
     row = chosen + 1
-    kept, low, high = shares_kept(found.quality[[0, row]][:, confirming], seed)
+    kept, low, high = kept_shares(found.quality[[0, row]][:, confirming], resamples=_RESAMPLES, seed=seed)
     queries = len(query_ids) - half
     if low[1] < keep:
         raise TrainingError(_refusal(PLANS[chosen], name, keep, kept[1], low[1], queries))
@@ -116,24 +116,9 @@ def calibrate(
 def fewest_queries(keep: float) -> int:
     """Give the number of queries below which even a plan that loses nothing is not confirmed.
 
-    See `shares_kept`.
+    See `kept_shares`.
     """
     return max(_FEWEST_QUERIES, 2 * round(_DRAWN / (1 - keep)))
-
-
-def shares_kept(quality: Floats, seed: int) -> tuple[Floats, Floats, Floats]:
-    """Give the shares of full reading's quality, the first row, that are kept, and their 95% intervals.
-
-    The intervals are those of the queries and one more, of which only full reading has any quality. A
-    bootstrap never draws a loss that it has not seen: a plan that loses nothing on these queries would have
-    an interval without width, however few they are.
-    Shapes: (N, Q) -> the shares and their intervals' ends, (N,) each.
-    """
-    full = quality[0]
-    lost = np.zeros((len(quality), 1))
-    lost[0] = full[full > 0].mean()
-    _, low, high = kept_shares(np.hstack([quality, lost]), resamples=_RESAMPLES, seed=seed)
-    return quality.mean(axis=1) / full.mean(), low, high
 
 
 def simplest(plans: Ints, costs: Floats) -> int:

@@ -18,7 +18,7 @@ Evaluated = Mapping[str, Sequence[PerQuery]]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The share of another model's mean, and the 95% interval of a paired bootstrap over queries."""
+    """The share of another model's mean, and its 95% interval (`farrank_trec.kept_shares`)."""
 
     share: float
     low: float
@@ -164,7 +164,7 @@ def _legend(reports: Sequence[Report]) -> list[str]:
     if fulls := sorted({row.full for row in rows if row.full}):
         lines.append(
             f"Kept: the share of the mean of {', '.join(fulls)}, in brackets the 95% interval of a paired "
-            "bootstrap over queries."
+            "bootstrap over queries and one more, of which everything is lost."
         )
     return lines + [note for report in reports for note in report.notes]
 
