@@ -58,7 +58,10 @@ def test_sigterm_reports_not_serving_refuses_new_calls_and_answers_the_admitted(
         # The client waits for its connection, so that the server refuses the late call below, not the
         # network.
         assert client.is_healthy()
-        admitted = [callers.submit(client.rerank, "sea", LONG_TEXTS * 8, timeout_s=3600) for _ in range(8)]
+        admitted = [
+            callers.submit(client.rerank, "sea", LONG_TEXTS * 8, depth="all", timeout_s=3600)
+            for _ in range(8)
+        ]
         until(lambda: metric_of(server, "farrank_requests_in_flight", method="Rerank") == 8)
         server.process.terminate()
         assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -95,7 +98,10 @@ def test_a_drain_ends_when_its_time_is_over(
         Client(server.address, retry=ONCE) as client,
         ThreadPoolExecutor(8) as callers,
     ):
-        calls = [callers.submit(client.rerank, "sea", LONG_TEXTS * 10, timeout_s=36_000) for _ in range(4)]
+        calls = [
+            callers.submit(client.rerank, "sea", LONG_TEXTS * 10, depth="all", timeout_s=36_000)
+            for _ in range(4)
+        ]
         until(lambda: metric_of(server, "farrank_requests_in_flight", method="Rerank") == 4)
         started_s = time.monotonic()
         server.process.terminate()
