@@ -46,6 +46,10 @@ class WordTable:
         self._known = _Known()
         self._adding = threading.Lock()
 
+    def __reduce__(self) -> tuple[type["WordTable"], tuple[Callable[[str], Tokens]]]:
+        """Pickle as an empty table."""
+        return type(self), (self._encode,)
+
     def read(self, text: str, shift: int) -> Tokens:
         """Tokenize a text; `shift` is added to the tokens' places.
 

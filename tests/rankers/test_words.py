@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import pickle
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -121,6 +122,13 @@ def test_a_new_word_does_not_copy_the_table(embedded: TextTokenizer) -> None:
         table.read(" ".join(f"number{number}" for number in range(start, start + 5_000)), 0)
     peaks = [memory(partial(table.read, f"new{number} words", 0))[1] for number in range(20)]
     assert max(peaks) < 100_000
+
+
+def test_another_process_begins_with_an_empty_table(embedded: TextTokenizer) -> None:
+    embedded.read("a word that is known here", 10)
+    there = pickle.loads(pickle.dumps(embedded))
+    assert there._words.read("a word", 0) == library(embedded, "a word")
+    assert set(there._words._known.numbers) == {"", "a", "word"}
 
 
 BERT: dict[str, Any] = {
