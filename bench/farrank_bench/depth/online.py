@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from farrank_bench.depth.judging import FIRSTP_POSITIONS
 from farrank_bench.rounds import child
 from farrank_bench.served import answer_all
 from farrank_cli.depth_flag import depth
@@ -34,9 +35,8 @@ from farrank_rankers.files.open import open_ranker
 from farrank_trec import ScoredDoc, rank, write_run
 
 FIRSTP = "firstp"
-FIRST_TOKENS = 512
-# With a query of 32 tokens and three special tokens, FirstP then reads 512 positions.
-FIRSTP_WINDOW = 477
+# The positions of FirstP less a query's 32 tokens and three special ones.
+FIRSTP_WINDOW = FIRSTP_POSITIONS - 35
 # Scores all documents of a call; gives its seconds and the scores.
 Scorer = Callable[[Call], tuple[float, Sequence[float]]]
 # A question's seconds, by contender and by question.
@@ -60,7 +60,7 @@ def answer_pairs(asked: Connection, folder: str, weight: list[float], bias: floa
         init_bias=torch.tensor([bias]),
         module_output_name="scores",
     )
-    body = Transformer(folder, max_seq_length=FIRST_TOKENS)
+    body = Transformer(folder, max_seq_length=FIRSTP_POSITIONS)
     model = CrossEncoder(modules=[body, Pooling(len(weight), "mean"), head], device="cpu")
     while True:
         pairs = asked.recv()
