@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -383,8 +383,11 @@ class Engine:
         try:
             while True:
                 call.round = self._loop.create_future()
-                async with asyncio.timeout_at(until_s):
-                    has_next = await self._tokenizers.next_round(rounds)
+                has_next = True
+                # An event loop that runs late finds at once that a round is scored and that time is over.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(until_s):
+                        has_next = await self._tokenizers.next_round(rounds)
                 if documents is not None and not has_next:
                     return documents, None
                 if not await call.round_ended(until_s) and documents is not None:
@@ -394,9 +397,6 @@ class Engine:
                     return documents, None
                 if time.monotonic() >= until_s:
                     return documents, rounds.ends_by
-        except TimeoutError:
-            assert documents is not None, "the first round has no limit of its own"
-            return documents, rounds.ends_by
         except FarrankError as error:
             if documents is None:
                 raise

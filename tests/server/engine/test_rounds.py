@@ -558,6 +558,25 @@ async def test_a_round_that_ends_just_when_time_is_over_is_the_answer(
     assert (result.rounds, result.ended) == (number, Ended.DEADLINE if number == 2 else None)
 
 
+async def test_a_round_that_is_scored_before_its_plan_was_seen_to_end_is_the_answer(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bench() as bench:
+        tokenizers = bench.engine._tokenizers
+        next_round, planned = tokenizers.next_round, Counter[CallRounds]()
+
+        async def seen_late(rounds: CallRounds) -> bool:
+            planned[rounds] += 1
+            has_next = await next_round(rounds)
+            if planned[rounds] == 2:
+                await asyncio.Event().wait()
+            return has_next
+
+        monkeypatch.setattr(tokenizers, "next_round", seen_late)
+        result = await bench.rerank(LONG, depth=ADAPTIVE, timeout_s=5.0)
+    assert (result.rounds, result.ended) == (2, Ended.DEADLINE)
+
+
 async def test_rounds_of_two_calls_share_batches(open_bench: OpenBench) -> None:
     hold = InRound(2)
     mixed: list[bool] = []
