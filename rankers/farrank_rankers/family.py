@@ -230,6 +230,11 @@ class YesNoOptions(CrossEncoderOptions):
     yes: str = "yes"
     no: str | None = "no"
 
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether the template has a place for an instruction."""
+        return any(INSTRUCTION in part for part in self.template)
+
     def __post_init__(self) -> None:
         """Check the template, too."""
         CrossEncoderOptions.__post_init__(self)

@@ -25,6 +25,8 @@ def test_all_that_a_configuration_changes_is_handed_on(monkeypatch: pytest.Monke
     monkeypatch.setattr(exporting, "exported_source", written_down)
     given: dict[str, Any] = {
         "family": "longp",
+        "template": "{instruction}\nQuestion: {query}\nText: {document}\nRelevant?",
+        "answers": ("true", "false"),
         "instruction": "find laws",
         "query_prefix": "query: ",
         "document_prefix": "passage: ",

@@ -21,8 +21,12 @@ from farrank_cli.main import main
 from farrank_indexes.index_manifest import read_manifest
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
+from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfig
 from farrank_server.engine.device.supervision import STOP_GRACE_S
+from farrank_server.engine.loaded.document_cache import DocumentCache
+from farrank_server.engine.loaded.loading import load_rankers
 from farrank_server.engine.loaded.ranker import LoadedRanker
+from support.language_models import make_language_model
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -292,3 +296,43 @@ def test_no_thread_of_the_device_outlives_the_check(
     assert farrank("serve", "--check", *CLOSED, f"--ranker=slow={tiny_rankers['firstp']}").exit_code == 0
 
     assert "farrank-device" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_the_prompt_of_a_language_model_and_its_origin_are_named(farrank: Farrank, tmp_path: Path) -> None:
+    folder = make_language_model(tmp_path / "lm", "qwen3")
+    template = "{instruction}\nQ: {query}\nD: {document}\nA:"
+    done = farrank(
+        *("serve", "--check", f"--ranker=assumed={folder}", f"--ranker=set={folder}"),
+        *(f"--set=rankers.set.template={template}", "--set=rankers.set.answers=1,0", *CLOSED),
+    )
+    assert done.exit_code == 0
+    qwen3 = "(assumed: Qwen3-Reranker's, by model_type qwen3)"
+    said = dict(line.partition(" asks with the template ")[::2] for line in done.out.splitlines())
+    assert f"{qwen3}, answers yes and no {qwen3}, instruction " in said["ranker assumed"]
+    given = f"{json.dumps(template)} (configured), answers 1 and 0 (configured), "
+    assert said["ranker set"].startswith(given)
+    assert said["ranker set"].endswith(qwen3)
+
+
+def test_a_wrong_prompt_is_refused_by_its_key(farrank: Farrank, tmp_path: Path) -> None:
+    folder = make_language_model(tmp_path / "lm", "qwen3")
+    for setting, said in {
+        "template={query} alone": f"rankers.lm: {folder}: template has {{document}} 0 times; it must have it",
+        "template=": "rankers.lm.template: '' is not allowed; it must be a text with {query} and {document}",
+        "answers=a,b,c": "rankers.lm.answers: ('a', 'b', 'c') is not allowed; it must be one or two tokens",
+        "answers=yes indeed": f"rankers.lm: {folder}: answers[0] is 'yes indeed', which is",
+    }.items():
+        done = farrank("serve", "--dry-run", f"--ranker=lm={folder}", f"--set=rankers.lm.{setting}", *CLOSED)
+        assert done.exit_code == 2
+        assert said in done.err
+
+
+def test_the_log_of_a_start_names_the_prompt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = make_language_model(tmp_path / "lm", "gemma")
+    rankers = {"mine": RankerConfig(str(folder), answers=("Yes", "No"))}
+    with caplog.at_level("INFO"):
+        load_rankers(ServerConfig(rankers=rankers, device=DeviceConfig(name="cpu")), DocumentCache(0))
+    (line,) = (each.getMessage() for each in caplog.records if " asks with the " in each.getMessage())
+    assert line.startswith('ranker mine asks with the template "<bos>A: {query}\\nB: {document}')
+    assumed = "(assumed: bge-reranker-v2-gemma's, by model_type gemma)"
+    assert line.endswith(f" {assumed}, answers Yes and No (configured), no instruction")

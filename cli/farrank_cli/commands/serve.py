@@ -14,6 +14,7 @@ from farrank_cli.flags import flag, pair
 from farrank_cli.terminal import counted
 from farrank_rankers.depth.plan import DepthPlan
 from farrank_rankers.errors import RankerError
+from farrank_rankers.files.answering_models import describe_prompt
 from farrank_server.config.schema import DepthConfig, ServerConfig
 from farrank_server.config.server_config import build_config
 from farrank_settings import sources as config_sources
@@ -151,6 +152,8 @@ def _would_serve(config: ServerConfig, rehearsed: "RehearsalResult") -> Iterator
             yield f"ranker {scorer.name}{default}: {mean}"
         for member in scorer.members:
             yield _ranker_line(member, default if member.name == scorer.name else "")
+            if (prompt := describe_prompt(member.spec)) is not None:
+                yield f"ranker {member.name} asks with the {prompt}"
     for index in rehearsed.indexes:
         yield f"index {index.name}: {counted(index.documents, 'document')}, {index.ranking}"
     yield "the configuration can be served"

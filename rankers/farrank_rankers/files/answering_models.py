@@ -4,15 +4,18 @@ A folder defines them in a chat template with the roles query and document and i
 files; else the preset of its architecture does. Nothing here imports torch.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import DOCUMENT, INSTRUCTION, QUERY, YesNoOptions
-from farrank_rankers.files.saved_modules import MODULES, default_prompt, kind_of, listed_modules
+from farrank_rankers.files.saved_modules import CONFIG, MODULES, default_prompt, kind_of, listed_modules
 from farrank_rankers.json_values import read_json, read_text, read_value
+from farrank_rankers.prompt import check_answer
+from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import TextTokenizer
 
 # Qwen/Qwen3-Reranker-0.6B, -4B and -8B: the prompt of their model cards.
@@ -65,6 +68,7 @@ PRESETS: Mapping[str, YesNoOptions] = {
     "qwen2": MXBAI_RERANK_V2,
     "gemma": BGE_RERANKER_V2_GEMMA,
 }
+_PRESET_OF = {"qwen3": "Qwen3-Reranker", "qwen2": "mxbai-rerank-v2", "gemma": "bge-reranker-v2-gemma"}
 
 LOGIT_SCORE = "LogitScore"
 
@@ -77,19 +81,40 @@ def answers_by_logit(folder: Path, config: Mapping[str, Any]) -> bool:
     return config.get("model_type") in PRESETS and any(str(name).endswith("ForCausalLM") for name in names)
 
 
-def yes_no_options(folder: Path, config: Mapping[str, Any], tokenizer: TextTokenizer) -> YesNoOptions:
-    """Read a model's prompt and answers from its folder and its preset.
+@dataclass(frozen=True, slots=True)
+class FoundPrompt:
+    """A model's prompt and answers; `origins` says by part whether it was read, and where, or assumed."""
 
+    options: YesNoOptions
+    origins: Mapping[str, str]
+
+
+def find_prompt(
+    folder: Path, config: Mapping[str, Any], tokenizer: TextTokenizer, *, has_template: bool = False
+) -> FoundPrompt:
+    """Find a model's prompt and answers in its folder and its preset.
+
+    With `has_template` the caller has a template, and the folder needs none.
     Raises: SourceError naming the damaged file, or the part that neither the folder nor a preset has.
     """
-    options = PRESETS.get(str(config.get("model_type")))
-    if (template := _chat_template(folder, tokenizer)) is not None:
-        options = _of_chat_template(template, options, folder, tokenizer)
-    if options is None:
+    model_type = str(config.get("model_type"))
+    preset = PRESETS.get(model_type)
+    assumed = "assumed: the usual ones"
+    if preset is not None:
+        assumed = f"assumed: {_PRESET_OF[model_type]}'s, by model_type {model_type}"
+    origins = dict.fromkeys(PROMPT_PARTS, assumed)
+    options, template = preset, _chat_template(folder, tokenizer)
+    if template is not None:
+        options = _of_chat_template(template, preset, folder, tokenizer)
+        if options is not preset:
+            origins |= dict.fromkeys(("template", "instruction"), "read from the folder's chat template")
+    if options is None and not has_template:
         raise SourceError(
-            f"{folder}: the model has no prompt: model_type {config.get('model_type')!r} has no "
-            f"preset ({', '.join(PRESETS)} have), and no chat template has the roles query and document"
+            f"{folder}: the model has no prompt: model_type {model_type!r} has no preset "
+            f"({', '.join(PRESETS)} have), and no chat template has the roles query and document; "
+            "rankers.NAME.template sets one"
         )
+    options = options or YesNoOptions()
     if (folder / MODULES).is_file() and (module := _logit_score(folder)) is not None:
         path = folder / str(module["path"]) / "config.json"
         values = read_json(path)
@@ -97,10 +122,50 @@ def yes_no_options(folder: Path, config: Mapping[str, Any], tokenizer: TextToken
         if yes is None:
             raise SourceError(f"{path} lacks true_token_id")
         options = replace(options, yes=yes, no=_token(tokenizer, values, "false_token_id", path))
+        origins["answers"] = f"read from {path.relative_to(folder)}"
     instruction = default_prompt(folder)
-    if instruction and any(INSTRUCTION in part for part in options.template):
+    if instruction and options.takes_instruction:
         options = replace(options, instruction=instruction)
-    return options
+        origins["instruction"] = f"read from {CONFIG}"
+    return FoundPrompt(options, origins)
+
+
+PROMPT_PARTS = ("template", "answers", "instruction")
+
+
+def change_prompt(
+    options: YesNoOptions, changes: Mapping[str, Any], tokenizer: TextTokenizer
+) -> YesNoOptions:
+    """Set a prompt's `template` (one text), `answers` (yes, and no if it counts) or `instruction`.
+
+    The text after the document is tokenized separately. A template without a place for an instruction has
+    none. Raises: SpecError naming the field and its problem.
+    """
+    given = dict(changes)
+    if (template := given.pop("template", None)) is not None:
+        end = template.find(DOCUMENT) + len(DOCUMENT) if DOCUMENT in template else len(template)
+        given["template"] = tuple(part for part in (template[:end], template[end:]) if part)
+        if INSTRUCTION not in template:
+            given.setdefault("instruction", "")
+    if (answers := given.pop("answers", None)) is not None:
+        for place, answer in enumerate(answers):
+            check_answer(tokenizer, f"answers[{place}]", answer)
+        given["yes"], given["no"] = answers if len(answers) > 1 else (*answers, None)
+    return replace(options, **given)
+
+
+def describe_prompt(spec: RankerSpec) -> str | None:
+    """Describe the prompt of a language model that answers, in a line for people; None for other rankers."""
+    options = spec.options
+    if not isinstance(options, YesNoOptions):
+        return None
+    origin = {part: f"({spec.provenance.get(f'prompt_{part}', 'as saved')})" for part in PROMPT_PARTS}
+    instruction = f"instruction {json.dumps(options.instruction, ensure_ascii=False)} {origin['instruction']}"
+    if not options.instruction:
+        instruction = "no instruction"
+    answers = " and ".join(answer for answer in (options.yes, options.no) if answer is not None)
+    template = json.dumps("".join(options.template), ensure_ascii=False)
+    return f"template {template} {origin['template']}, answers {answers} {origin['answers']}, {instruction}"
 
 
 def _logit_score(folder: Path) -> dict[str, Any] | None:

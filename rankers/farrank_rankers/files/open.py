@@ -7,7 +7,7 @@ sentence-transformers bi-encoder, or a word:
 from it and is part of this package. Nothing here imports torch before a ranker's weights are opened.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_type_hints
@@ -20,9 +20,10 @@ from farrank_rankers.family import (
     BiEncoderOptions,
     CrossEncoderOptions,
     Options,
+    YesNoOptions,
     family_named,
 )
-from farrank_rankers.files.answering_models import yes_no_options
+from farrank_rankers.files.answering_models import PROMPT_PARTS, change_prompt, find_prompt
 from farrank_rankers.files.depth_file import read_plan
 from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, locate
 from farrank_rankers.files.sentence_transformers_files import biencoder_options, cross_encoder_options
@@ -53,7 +54,9 @@ class Overrides(ReadingLimits, total=False):
     family: the aggregation of a cross-encoder's or bi-encoder's chunk scores, by the names firstp (the
     first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows), and longp (one
     chunk, as long as the backbone allows).
-    instruction: the instruction in the prompt of a language model that answers.
+    template, answers, instruction: the prompt of a language model that answers, as one text with {query},
+    {document} and perhaps {instruction}; one or two tokens, of which the first means relevant; the
+    instruction. They replace those of its folder.
     query_prefix, document_prefix: texts before each query and document ("query: "), for a bi-encoder; before
     each query, for a cross-encoder. They replace those of its folder.
     truncate_dim: the number of first dimensions to keep of a bi-encoder's vectors.
@@ -61,6 +64,8 @@ class Overrides(ReadingLimits, total=False):
     """
 
     family: str | None
+    template: str | None
+    answers: Sequence[str] | None
     instruction: str | None
     query_prefix: str | None
     document_prefix: str | None
@@ -222,13 +227,17 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
     """Read an artifact's spec, or derive one for a published model: the best chunk counts, windows slide."""
     name, revision = files.location.name, files.location.revision
     options: Options
+    provenance = {"model": name} | ({"revision": revision} if revision else {})
     match files.kind:
         case "artifact" | "difference":
             path = files.folder / SPEC_FILE
             with naming(path):
                 spec = RankerSpec.from_json(read_text(path))
             plan = read_plan(files.folder) or spec.depth
-            return replace(spec, options=_changed(spec.family, spec.options, overrides), depth=plan)
+            options = _changed(spec.family, spec.options, overrides, budget.tokenizer)
+            return replace(
+                spec, options=options, depth=plan, provenance={**spec.provenance, **_configured(overrides)}
+            )
         case "cross-encoder":
             labels = files.config.get("id2label")
             count = len(labels) if isinstance(labels, Mapping) else files.config.get("num_labels", 2)
@@ -238,7 +247,10 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
                 )
             options = cross_encoder_options(files)
         case "yes-no":
-            options = yes_no_options(files.folder, files.config, budget.tokenizer)
+            has_template = overrides.get("template") is not None
+            found = find_prompt(files.folder, files.config, budget.tokenizer, has_template=has_template)
+            options = found.options
+            provenance |= {f"prompt_{part}": origin for part, origin in found.origins.items()}
         case "biencoder":
             options = biencoder_options(files)
         case "backbone":
@@ -246,13 +258,14 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
                 f"{name} is a bare backbone ({files.config['model_type']}): it has neither ranker.json nor a "
                 "sequence-classification head nor modules.json; new_ranker makes an untrained ranker of it"
             )
-    options = _changed(files.kind, options, overrides)
-    provenance = {"model": name} | ({"revision": revision} if revision else {})
-    return fitted_spec(files.kind, name, options, overrides, budget, provenance)
+    options = _changed(files.kind, options, overrides, budget.tokenizer)
+    return fitted_spec(files.kind, name, options, overrides, budget, provenance | _configured(overrides))
 
 
 # The families whose options have the field, in words.
 _TAKEN_BY = {
+    "template": "a language model that answers takes one",
+    "answers": "a language model that answers takes them",
     "instruction": "a language model that answers takes one",
     "query_prefix": "a cross-encoder or bi-encoder takes one",
     "document_prefix": "a bi-encoder takes one",
@@ -260,12 +273,20 @@ _TAKEN_BY = {
 }
 
 
-def _changed(family: str, options: Options, overrides: Overrides) -> Options:
+def _changed(family: str, options: Options, overrides: Overrides, tokenizer: TextTokenizer) -> Options:
     """Replace the option that an override names. Raises: SpecError if the ranker has no such option."""
     given = {name: overrides.get(name) for name in _TAKEN_BY}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     known = {each.name for each in fields(options)}
+    known |= {*PROMPT_PARTS} if isinstance(options, YesNoOptions) else set()
     for name, value in changes.items():
         if name not in known:
             raise SpecError(f"{name} is {value!r}; only {_TAKEN_BY[name]}, and this is a {family}")
+    if isinstance(options, YesNoOptions):
+        return change_prompt(options, changes, tokenizer)
     return replace(options, **changes)
+
+
+def _configured(overrides: Overrides) -> dict[str, str]:
+    """Say of each part of a prompt that an override sets where it comes from."""
+    return {f"prompt_{part}": "configured" for part in PROMPT_PARTS if overrides.get(part) is not None}

@@ -65,10 +65,12 @@ class RankerConfig(CheckedConfig):
     None choose the fastest that the artifact holds. `export_file` chooses one of a published model's graphs
     by its path in the model's folder (onnx/model_O3.onnx). `packing` is for torch: inputs end to end, or
     padded to the longest; auto packs if a GPU has a fused kernel for it and the backbone has a packed form.
-    `instruction` is the task in the prompt of a generative language model. `query_prefix` and
-    `document_prefix` precede a cross-encoder's query and a bi-encoder's texts, and replace those of the
-    folder; `truncate_dim` is the number of dimensions to keep of a bi-encoder's vectors. Calls that ask for
-    no `depth` get this one; None is adaptive for every ranker that can be, and all for the others.
+    `template`, `answers` and `instruction` are the prompt of a language model that answers: one text with
+    {query}, {document} and perhaps {instruction}; the token that means relevant, and perhaps the one that
+    does not; the task. `query_prefix` and `document_prefix` precede a cross-encoder's query and a
+    bi-encoder's texts. All of these replace those of the folder. `truncate_dim` is the number of dimensions
+    to keep of a bi-encoder's vectors. Calls that ask for no `depth` get this one; None is adaptive for every
+    ranker that can be, and all for the others.
     """
 
     source: str = must("embedded", bool, "a folder, a hub name, 'embedded' or 'embedded:NAME'")
@@ -82,6 +84,8 @@ class RankerConfig(CheckedConfig):
     max_document_tokens: int | None = at_least(1, None)
     window: int | None = at_least(1, None)
     stride: int | None = at_least(1, None)
+    template: str | None = must(None, bool, "a text with {query} and {document}")
+    answers: tuple[str, ...] | None = must(None, lambda each: len(each) in (1, 2), "one or two tokens")
     instruction: str | None = None
     query_prefix: str | None = None
     document_prefix: str | None = None
@@ -97,6 +101,8 @@ class RankerConfig(CheckedConfig):
             max_document_tokens=self.max_document_tokens,
             window=self.window,
             stride=self.stride,
+            template=self.template,
+            answers=self.answers,
             instruction=self.instruction,
             query_prefix=self.query_prefix,
             document_prefix=self.document_prefix,

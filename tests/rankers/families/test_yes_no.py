@@ -12,13 +12,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from farrank_rankers.errors import SourceError, SpecError, WeightsError
 from farrank_rankers.family import YesNoOptions
-from farrank_rankers.files.answering_models import BGE_RERANKER_V2_GEMMA, MXBAI_RERANK_V2, QWEN3_RERANKER
+from farrank_rankers.files.answering_models import (
+    BGE_RERANKER_V2_GEMMA,
+    MXBAI_RERANK_V2,
+    QWEN3_RERANKER,
+    describe_prompt,
+)
 from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.ranker import Ranker
+from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import Role
 from support.language_models import make_language_model, write_json
 from support.packed_backbones import stream_of
@@ -419,6 +425,120 @@ def test_impossible_prompts_are_refused(
     with pytest.raises(SpecError) as refused:
         new_ranker("yes-no", made("qwen3"), options=options)
     assert message in str(refused.value)
+
+
+OWN_TEMPLATE = "<|im_start|>user\n{instruction}\nQuestion: {query}\nText: {document}<|im_end|>\nRelevant:"
+
+
+@pytest.mark.parametrize("answers", [("1", "0"), ("1",)])
+def test_a_prompt_that_is_set_counts_instead_of_the_preset(
+    made: MakeLanguageModel, tmp_path: Path, answers: tuple[str, ...]
+) -> None:
+    folder = made("qwen3")
+    instruction = "Find the law."
+    ranker = open_ranker(
+        folder, family="longp", template=OWN_TEMPLATE, answers=answers, instruction=instruction
+    )
+    tokenizer = opened_tokenizer(folder)
+    texts = [
+        OWN_TEMPLATE.format(instruction=instruction, query=QUERIES[0], document=document)
+        for document in DOCUMENTS
+    ]
+    logits = last_logits(
+        folder, [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts], tokenizer
+    )
+    columns = [logits[:, tokenizer.convert_tokens_to_ids(answer)] for answer in answers]
+    expected = (columns[0] - columns[1] if len(columns) > 1 else columns[0]).tolist()
+    found = [each.score for each in ranker.score(QUERIES[0], DOCUMENTS)]
+    assert found == pytest.approx(expected, rel=0, abs=1e-5)
+    # An artifact keeps the prompt, and takes another.
+    save_ranker(ranker, tmp_path / "artifact")
+    assert open_reader(tmp_path / "artifact").spec.options == ranker.spec.options
+    again = open_ranker(tmp_path / "artifact", template="{query}{document}")
+    assert again.spec.options_as(YesNoOptions).template == ("{query}{document}",)
+    assert again.spec.options_as(YesNoOptions).instruction == ""
+
+
+def test_the_presets_template_as_one_text_has_the_same_tokens(made: MakeLanguageModel) -> None:
+    folder = made("qwen3")
+
+    def tokens(reader: Reader) -> list[int]:
+        chunk = reader.split(reader.read_document(DOCUMENTS[0]))[0]
+        ids: list[int] = reader.chunk_input(reader.read_query(QUERIES[0]), chunk).input_ids.tolist()
+        return ids
+
+    preset = open_reader(folder)
+    assert tokens(open_reader(folder, template="".join(QWEN3_RERANKER.template))) == tokens(preset)
+
+
+def test_a_language_model_says_where_each_part_of_its_prompt_comes_from(
+    made: MakeLanguageModel, tmp_path: Path
+) -> None:
+    folder = made("qwen3")
+    qwen3 = "(assumed: Qwen3-Reranker's, by model_type qwen3)"
+    said = describe_prompt(open_reader(folder).spec)
+    assert said is not None
+    assert said.startswith('template "<|im_start|>system\\nJudge whether the Document')
+    assert said.endswith(
+        f' {qwen3}, answers yes and no {qwen3}, instruction "{QWEN3_RERANKER.instruction}" {qwen3}'
+    )
+    save_ranker(open_ranker(folder), tmp_path / "artifact")
+    assert describe_prompt(open_reader(tmp_path / "artifact").spec) == said
+    said = describe_prompt(open_reader(folder, answers=("1",), instruction="Find it.").spec)
+    assert said is not None
+    assert said.endswith(f'{qwen3}, answers 1 (configured), instruction "Find it." (configured)')
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    write_json(
+        folder / "modules.json",
+        [{"path": "", "type": "x.Transformer"}, {"path": "1_LogitScore", "type": "x.LogitScore"}],
+    )
+    write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 5})
+    said = describe_prompt(open_reader(folder).spec)
+    assert said is not None
+    read = "(read from the folder's chat template)"
+    assert f" {read}, answers " in said
+    assert " (read from 1_LogitScore/config.json), instruction " in said
+    assert said.endswith(f'"Find passages that answer the query." {read}')
+    prompts = {"prompts": {"law": "Find the law."}, "default_prompt_name": "law"}
+    write_json(folder / "config_sentence_transformers.json", prompts)
+    said = describe_prompt(open_reader(folder).spec)
+    assert said is not None
+    assert said.endswith('"Find the law." (read from config_sentence_transformers.json)')
+    said = describe_prompt(open_reader(made("qwen2")).spec)
+    assert said is not None
+    assert said.endswith("answers 1 and 0 (assumed: mxbai-rerank-v2's, by model_type qwen2), no instruction")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"template": "{query}"}, "template has {document} 0 times"),
+        ({"template": "{document}{query}"}, "template has {document} before {query}"),
+        ({"template": "{query}{document}", "instruction": "Find it."}, "the template has no {instruction}"),
+        ({"answers": ("yes indeed",)}, "answers[0] is 'yes indeed', which is"),
+        ({"answers": ("1", "no such")}, "answers[1] is 'no such', which is"),
+    ],
+)
+def test_a_prompt_that_is_set_wrongly_is_refused_by_its_field(
+    made: MakeLanguageModel, overrides: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        open_reader(made("qwen3"), **overrides)
+    assert message in str(refused.value)
+
+
+def test_a_template_serves_a_folder_without_one(made: MakeLanguageModel) -> None:
+    folder = made("gemma2")
+    write_json(
+        folder / "modules.json",
+        [{"path": "", "type": "x.Transformer"}, {"path": "1_LogitScore", "type": "x.LogitScore"}],
+    )
+    write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 5})
+    reader = open_reader(folder, template="<bos>Q: {query}\nD: {document}\nA:")
+    assert reader.spec.options_as(YesNoOptions).template == ("<bos>Q: {query}\nD: {document}", "\nA:")
+    said = describe_prompt(reader.spec)
+    assert said is not None
+    assert said.startswith('template "<bos>Q: {query}\\nD: {document}\\nA:" (configured), answers ')
 
 
 def test_a_folder_that_does_not_say_what_to_ask_is_refused(made: MakeLanguageModel, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from farrank_rankers.adaptive import why_not_adaptive
 from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import AttentionAbsent, RankerError
 from farrank_rankers.exports.published_files import named_published
+from farrank_rankers.files.answering_models import describe_prompt
 from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import open_reader
 from farrank_rankers.spec import RankerSpec
@@ -164,6 +165,8 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
     message = "ranker %s (%s, version %s) ready in %.1f s: %s, %.0f tokens/s (%s)"
     load_s = time.monotonic() - started_s
     log.info(message, name, reader.spec.family, version, load_s, where, tokens_per_s, served.reason)
+    if (prompt := describe_prompt(reader.spec)) is not None:
+        log.info("ranker %s asks with the %s", name, prompt)
 
     def load() -> Runtime:
         again = _open(name, source, config)
