@@ -12,6 +12,7 @@ from farrank_rankers.backbones.published_config import as_installed
 from farrank_rankers.backbones.static_embedding import StaticEmbedding
 from farrank_rankers.errors import SourceError
 from farrank_rankers.lean_transformers import transformers
+from farrank_rankers.not_served import UNKNOWN
 from farrank_rankers.spec import RankerSpec
 
 # A typing error must not build a model for hours; -1 heads divide every size, and fail only in use.
@@ -27,6 +28,8 @@ def transformers_config(config: Mapping[str, Any]) -> Any:
     """
     values = as_installed(config)
     model_type = values.pop("model_type", None)
+    if model_type not in transformers.CONFIG_MAPPING:
+        raise UNKNOWN.error(f"{model_type}, release {transformers.__version__}")
     try:
         built = transformers.AutoConfig.for_model(model_type, **values)
     except (ValueError, KeyError, TypeError) as error:

@@ -16,8 +16,10 @@ from farrank_rankers.backbone_facts import STATIC, own_backbone
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import ENSEMBLE
 from farrank_rankers.files.answering_models import answers_by_logit
+from farrank_rankers.files.refused_folders import refuse_unserved
 from farrank_rankers.files.saved_modules import MODULES, listed_modules, module_kinds
 from farrank_rankers.json_values import loads, read_json
+from farrank_rankers.not_served import GGUF
 
 EMBEDDED = "embedded"
 # Rankers that are part of this package, each a folder: `embedded:NAME`.
@@ -60,6 +62,8 @@ def locate(
         return Location(Path(package.origin).parent / "model", "sentence-transformers/all-MiniLM-L6-v2")
     if source != "" and Path(source).is_dir():
         return Location(Path(source), Path(source).resolve().name)
+    if str(source).endswith(".gguf"):
+        raise GGUF.error(folder=Path(source))
     if isinstance(source, Path) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source):
         raise SourceError(f"{str(source)!r} is neither a folder nor the name of a model on the hub")
     return _from_hub(source, revision, download, export_file)
@@ -132,7 +136,8 @@ class ModelFiles:
     def find(cls, location: Location, starting: tuple[Path, ...] = ()) -> "ModelFiles":
         """Examine a folder's files; `starting` are differences that start from it.
 
-        Raises: SourceError naming the file that is missing or damaged, or a folder of several models.
+        Raises: SourceError naming the file that is missing or damaged, a folder of several models, or a model
+        that is not served.
         """
         folder = location.folder
         _refuse_pointers(folder)
@@ -143,6 +148,7 @@ class ModelFiles:
                 base = _base_of(folder, (*starting, folder.resolve()))
                 return cls("difference", location, base.transformer, base.config, base)
             return cls("artifact", location, folder, _read_config(folder))
+        refuse_unserved(folder, location.name)
         config = _read_config(folder) if (folder / "config.json").is_file() else {}
         names = config.get("architectures") or []
         if any(str(name).endswith("ForSequenceClassification") for name in names):

@@ -28,6 +28,7 @@ from farrank_rankers.files.depth_file import read_plan
 from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, locate
 from farrank_rankers.files.sentence_transformers_files import biencoder_options, cross_encoder_options
 from farrank_rankers.json_values import read_text
+from farrank_rankers.not_served import UNTRAINED
 from farrank_rankers.reader import PositionBudget, Reader
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import TextTokenizer, TokenizerFiles
@@ -254,10 +255,7 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
         case "biencoder":
             options = biencoder_options(files)
         case "backbone":
-            raise SourceError(
-                f"{name} is a bare backbone ({files.config['model_type']}): it has neither ranker.json nor a "
-                "sequence-classification head nor modules.json; new_ranker makes an untrained ranker of it"
-            )
+            raise UNTRAINED.error(f"model_type {files.config['model_type']}", files.folder)
     options = _changed(files.kind, options, overrides, budget.tokenizer)
     return fitted_spec(files.kind, name, options, overrides, budget, provenance | _configured(overrides))
 

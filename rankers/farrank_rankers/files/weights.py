@@ -20,6 +20,7 @@ from farrank_rankers.backbones.static_embedding import StaticEmbedding, rename_s
 from farrank_rankers.errors import RankerError, SourceError, WeightsError
 from farrank_rankers.files.model_files import ModelFiles, hub_checksum, is_pointer, pointer_message
 from farrank_rankers.json_values import read_json
+from farrank_rankers.not_served import GGUF, GRAPHS_ALONE, PICKLED
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
 
@@ -221,21 +222,24 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in (folder / Path(shard).name for shard in shards):
         if not path.is_file():
-            pickled = ", ".join(sorted(item.name for item in folder.glob("*.bin")))
-            hint = f"; {pickled} is not opened, because pickles can run code: convert it" if pickled else ""
-            raise WeightsError(f"{path} is missing{hint or _hint_at_graphs(folder)}")
+            raise WeightsError(_hint(folder) or f"{path} is missing")
         tensors |= read_tensors(path)
     return tensors
 
 
-def _hint_at_graphs(folder: Path) -> str:
-    """Say how a folder's graphs can be served; empty if there are none."""
+def _hint(folder: Path) -> str:
+    """Say which other weights a folder has, and what to do with them; empty if there are none."""
     graphs = sorted(path for each in _GRAPHS for path in folder.glob(each))
-    pointers = [path for path in graphs if is_pointer(path)]
-    if pointers:
-        return f"; {pointer_message(pointers[0])}"
-    names = ", ".join(path.relative_to(folder).as_posix() for path in graphs)
-    return f"; of {names} one can be named by export_file" if names else ""
+    if pointers := [path for path in graphs if is_pointer(path)]:
+        return f"{folder / FILE} is missing; {pointer_message(pointers[0])}"
+    for kind, found in (
+        (PICKLED, folder.glob("*.bin")),
+        (GRAPHS_ALONE, graphs),
+        (GGUF, folder.glob("*.gguf")),
+    ):
+        if names := sorted(path.relative_to(folder).as_posix() for path in found):
+            return str(kind.error(", ".join(names), folder))
+    return ""
 
 
 # The key in a safetensors file's metadata of its ranker's `Ranker.weights_digest`.

@@ -543,7 +543,7 @@ def test_a_template_serves_a_folder_without_one(made: MakeLanguageModel) -> None
 
 def test_a_folder_that_does_not_say_what_to_ask_is_refused(made: MakeLanguageModel, tmp_path: Path) -> None:
     folder = made("gemma2")
-    with pytest.raises(SourceError, match="bare backbone"):
+    with pytest.raises(SourceError, match="is a pretrained model"):
         open_reader(folder)
     write_json(
         folder / "modules.json",

@@ -129,7 +129,9 @@ def test_three_labels_are_no_relevance(make_model: MakeModel) -> None:
 def test_a_bare_backbone_is_no_ranker(tmp_path: Path, cross_encoder: Path, edit_json: EditJson) -> None:
     shutil.copytree(cross_encoder, tmp_path, dirs_exist_ok=True)
     edit_json(tmp_path / "config.json", architectures=["BertModel"])
-    with pytest.raises(SourceError, match=r"is a bare backbone \(bert\).*new_ranker makes"):
+    with pytest.raises(
+        SourceError, match=r"is a pretrained model, .*\(model_type bert\): .*; farrank rankers new makes"
+    ):
         open_reader(tmp_path)
 
 
@@ -166,6 +168,9 @@ def test_remote_code_is_never_run(cross_encoder: Path, tmp_path: Path, edit_json
     folder = shutil.copytree(cross_encoder, tmp_path / "model")
     (folder / "evil.py").write_text("raise SystemExit('ran')")
     edit_json(folder / "config.json", auto_map={"AutoModelForSequenceClassification": "evil.Model"})
+    with pytest.raises(SourceError, match=r"with its own code, .*\(evil.Model\)"):
+        open_ranker(folder)
+    edit_json(folder / "config.json", auto_map={"AutoTokenizer": ["evil.Tokenizer", None]})
     assert open_ranker(folder).score(QUERY, DOCUMENTS)
     assert "evil" not in " ".join(sys.modules)
 

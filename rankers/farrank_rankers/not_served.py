@@ -1,0 +1,92 @@
+"""Kinds of published models that are not served, with the reason and an alternative for each.
+
+docs/models.md has the same table. Nothing here imports torch or transformers.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from farrank_rankers.errors import SourceError
+
+# Characters of the value in a message that identified a kind.
+_LONGEST = 30
+
+
+@dataclass(frozen=True, slots=True)
+class NotServed:
+    """A kind of model: its name with an example, the reason why it is not served, and an alternative."""
+
+    kind: str
+    reason: str
+    instead: str
+
+    def error(self, found: str = "", folder: Path | None = None) -> SourceError:
+        """Make the error, of one line; `found` is the value that identified the kind."""
+        found = " ".join(found.split())
+        if len(found) > _LONGEST:
+            found = f"{found[:_LONGEST]}…"
+        subject, shown = f"{folder} is " if folder else "", f" ({found})" if found else ""
+        return SourceError(f"{subject}{self.kind}{shown}: {self.reason}; {self.instead}")
+
+
+_ANOTHER = "serve a cross-encoder or a bi-encoder"
+
+ADAPTER = NotServed(
+    "a LoRA adapter",
+    "it changes a base model, and is none itself",
+    "merge it: peft's merge_and_unload(), then save_pretrained(), the tokenizer's, too",
+)
+LISTWISE = NotServed(
+    "a listwise reranker, like jina-reranker-v3",
+    "it reads all documents in one input, so each score depends on the others",
+    _ANOTHER,
+)
+IMAGES = NotServed("a model of images and text, like Qwen3-VL-Reranker", "only text is read", _ANOTHER)
+MULTI_VECTOR = NotServed(
+    "a multi-vector model, like ColBERTv2",
+    "it compares texts token by token, as no family here does",
+    _ANOTHER,
+)
+ENCODER_DECODER = NotServed(
+    "an encoder-decoder, like monoT5",
+    "models with a decoder after the encoder are not run",
+    _ANOTHER,
+)
+SPARSE = NotServed(
+    "a sparse encoder, like SPLADE",
+    "it weighs words, and compares no vectors",
+    "search an index of its weights with a first stage of kind impact",
+)
+GGUF = NotServed(
+    "a model in GGUF",
+    "only llama.cpp and its kin read that",
+    "serve the safetensors that it was made from",
+)
+OWN_CODE = NotServed(
+    "a model with its own code, like jina-reranker-v2",
+    "code that auto_map names is never run",
+    "delete auto_map if transformers' class scores alike",
+)
+UNKNOWN = NotServed(
+    "an architecture that transformers lacks",
+    "the installed release has no such model_type",
+    "install one that has it, or serve another model",
+)
+GRAPHS_ALONE = NotServed(
+    "a model of graphs alone", "model.safetensors is missing", "name one of its graphs by export_file"
+)
+PICKLED = NotServed(
+    "a model with pickled weights",
+    "pickles can run code, and are not opened",
+    "convert them: save_pretrained() writes safetensors",
+)
+UNTRAINED = NotServed(
+    "a pretrained model, like bert-base-uncased",
+    "it has no head, modules.json or ranker.json to score with",
+    "farrank rankers new makes a ranker of it, to be trained",
+)
+
+KINDS = (
+    *(ADAPTER, LISTWISE, IMAGES, MULTI_VECTOR, ENCODER_DECODER, SPARSE),
+    *(GGUF, OWN_CODE, UNKNOWN, GRAPHS_ALONE, PICKLED, UNTRAINED),
+)
