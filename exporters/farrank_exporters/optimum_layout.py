@@ -124,6 +124,8 @@ def _check_plain(ranker: Ranker, files: ModelFiles) -> None:
     options = ranker.spec.options
     if reason is None and isinstance(options, BiEncoderOptions) and options.truncate_dim is not None:
         reason = f"truncate_dim is {options.truncate_dim}, which such a folder cannot express"
+    if isinstance(options, CrossEncoderOptions) and options.template and not _is_published(files):
+        reason = reason or "its pairs have a template, which such a folder cannot express"
     if reason is not None:
         raise ExportError(
             f"--layout optimum: {files.folder} has no plain graph: {reason}; --layout farrank exports it"

@@ -195,40 +195,26 @@ class LateInteractionOptions(Options):
         return _chunk_positions(self.transformer.positions, self.trained_chunks, self.use_separators)
 
 
-@dataclass(frozen=True, slots=True)
-class CrossEncoderOptions(Options):
-    """The aggregation of the logits of a document's chunks to its score.
-
-    `query_prefix` is a text before each query in the model's training, for example an instruction.
-    """
-
-    UNSAID = frozenset({"query_prefix"})
-
-    aggregation: Aggregation = "max"
-    query_prefix: str = ""
-
-
 INSTRUCTION, QUERY, DOCUMENT = "{instruction}", "{query}", "{document}"
 
 
 @dataclass(frozen=True, slots=True)
-class YesNoOptions(CrossEncoderOptions):
-    """The prompt of a language model about query and document, and the tokens of its answers.
+class CrossEncoderOptions(Options):
+    """The aggregation of the logits of a document's chunks to its score, and the text around query and chunk.
 
-    `template` is the prompt, in parts that are tokenized separately, as in the model's published code. One
-    part has {query}; {document} is at the end of the same or a later part; {instruction} may come before the
-    query. Without an instruction the line with {instruction} is left out. `yes` and `no` are tokens; a
-    document's score is the logit of yes minus that of no, or the logit of yes alone if `no` is None.
+    `query_prefix` is a text before each query in the model's training, for example an instruction.
+    `template` is a prompt in place of the tokenizer's pair, in parts that are tokenized separately; () means
+    the pair. One part has {query}; {document} is at the end of the same or a later part; {instruction} may
+    come before the query. Without an instruction the line with {instruction} is left out.
     Raises: SpecError naming the field and its problem.
     """
 
-    template: tuple[str, ...] = (
-        "{instruction}\nQuery: {query}\nDocument: {document}",
-        "\nIs the document relevant to the query? Answer yes or no:",
-    )
+    UNSAID = frozenset({"query_prefix", "template", "instruction"})
+
+    aggregation: Aggregation = "max"
+    query_prefix: str = ""
+    template: tuple[str, ...] = ()
     instruction: str = ""
-    yes: str = "yes"
-    no: str | None = "no"
 
     @property
     def takes_instruction(self) -> bool:
@@ -237,13 +223,17 @@ class YesNoOptions(CrossEncoderOptions):
 
     def __post_init__(self) -> None:
         """Check the template, too."""
-        CrossEncoderOptions.__post_init__(self)
+        Options.__post_init__(self)
+        object.__setattr__(self, "template", tuple(self.template))
+        if self.template or self.instruction:
+            self._check_template()
+
+    def _check_template(self) -> None:
         if self.query_prefix:
             raise SpecError(
                 f"query_prefix is {self.query_prefix!r}; it must be empty: "
                 "the template has the text before a query"
             )
-        object.__setattr__(self, "template", tuple(self.template))
         whole = "".join(self.template)
         for place in (QUERY, DOCUMENT):
             if whole.count(place) != 1:
@@ -261,6 +251,31 @@ class YesNoOptions(CrossEncoderOptions):
         (line,) = [line for line in "\n".join(self.template).split("\n") if INSTRUCTION in line] or [""]
         if not self.instruction and (QUERY in line or DOCUMENT in line):
             raise SpecError(f"instruction is empty; the line of {INSTRUCTION} must then hold no other text")
+
+
+@dataclass(frozen=True, slots=True)
+class YesNoOptions(CrossEncoderOptions):
+    """The prompt of a language model about query and document, and the tokens of its answers.
+
+    The template's parts are those of the model's published code. `yes` and `no` are tokens; a document's
+    score is the logit of yes minus that of no, or the logit of yes alone if `no` is None.
+    Raises: SpecError naming the field and its problem.
+    """
+
+    UNSAID = frozenset({"query_prefix"})
+
+    template: tuple[str, ...] = (
+        "{instruction}\nQuery: {query}\nDocument: {document}",
+        "\nIs the document relevant to the query? Answer yes or no:",
+    )
+    yes: str = "yes"
+    no: str | None = "no"
+
+    def __post_init__(self) -> None:
+        """Check the template and the answers."""
+        CrossEncoderOptions.__post_init__(self)
+        if not self.template:
+            raise SpecError(f"template is empty; it must have {QUERY} and {DOCUMENT}")
         if not self.yes or self.no in ("", self.yes):
             raise SpecError(f"yes is {self.yes!r} and no {self.no!r}; they must be two tokens")
 
@@ -333,6 +348,10 @@ class Family:
         if self.prompted:
             return "prompt"
         return "pair" if self.framed_as_pairs else self.plan
+
+    def reads_with(self, options: Options) -> ReadAs:
+        """The framing with these options, which may have a template of their own."""
+        return "prompt" if getattr(options, "template", ()) else self.reads_as
 
 
 _VECTORS, _STATES = ".passages:VectorEncoder", ".cedr:HiddenStatesEncoder"

@@ -1,4 +1,4 @@
-"""The tokenized prompt around query and document of a language model that answers."""
+"""The tokenized prompt around query and document of a language model."""
 
 import re
 from collections.abc import Generator
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from farrank_rankers.errors import SpecError
-from farrank_rankers.family import DOCUMENT, INSTRUCTION, QUERY, YesNoOptions
+from farrank_rankers.family import DOCUMENT, INSTRUCTION, QUERY, CrossEncoderOptions
 from farrank_rankers.tokenizer import Frame, TextTokenizer
 from farrank_rankers.tokens import IntArray, Role, TokenizedText
 
@@ -33,7 +33,7 @@ class Prompt:
     tail_ids: IntArray
 
     @classmethod
-    def of(cls, options: YesNoOptions, tokenizer: TextTokenizer) -> "Prompt":
+    def of(cls, options: CrossEncoderOptions, tokenizer: TextTokenizer) -> "Prompt":
         """Tokenize a template."""
         template = options.template
         of_query = next(index for index, part in enumerate(template) if QUERY in part)

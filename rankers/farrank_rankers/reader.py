@@ -15,7 +15,6 @@ from farrank_rankers.family import (
     CrossEncoderOptions,
     Family,
     Options,
-    YesNoOptions,
     family_named,
 )
 from farrank_rankers.prompt import Prompt
@@ -87,8 +86,12 @@ class Reader:
         self.spec = spec
         self.tokenizer = tokenizer
         self.backbone = backbone
-        self.pad_id = tokenizer.pad_id(backbone.pad_token_id)
         family = family_named(spec.family)
+        self.pad_id = tokenizer.pad_id(backbone.pad_token_id)
+        of_model = backbone.pad_token_id
+        if family.classifier and of_model is not None and of_model >= 0:
+            # A causal classifier scores the last token that is not config.json's padding.
+            self.pad_id = of_model
         self._prompt = _prompt_of(spec.options, tokenizer)
         self._frame = self._prompt.frame if self._prompt else _frame_of(family, tokenizer, backbone)
         self._framed_as_pairs = family.framed_as_pairs
@@ -197,7 +200,10 @@ class Reader:
         asked = [(self._query_prefix, Role.SPECIAL), (query.ids, Role.QUERY), (padding, Role.PADDING)]
         if query.behind is not None:
             asked.append((query.behind, Role.SPECIAL))
-        return self._framed(asked, [(chunk.ids, Role.DOCUMENT)])
+        read = (chunk.ids, Role.DOCUMENT)
+        if self.document_spaces and not len(chunk):  # the spaces before an empty document are the template's
+            read = (self.tokenizer.ids(self.document_spaces), Role.SPECIAL)
+        return self._framed(asked, [read])
 
     def _alone(self, *runs: Run) -> EncoderInput:
         """Put special tokens around a text that is encoded separately."""
@@ -276,8 +282,10 @@ class ChunkFramer:
 
 
 def _prompt_of(options: Options, tokenizer: TextTokenizer) -> Prompt | None:
-    """Tokenize a template, if the family has one."""
-    return Prompt.of(options, tokenizer) if isinstance(options, YesNoOptions) else None
+    """Tokenize a template, if the options have one."""
+    if not isinstance(options, CrossEncoderOptions) or not options.template:
+        return None
+    return Prompt.of(options, tokenizer)
 
 
 def _frame_of(family: Family, tokenizer: TextTokenizer, backbone: BackboneFacts) -> Frame:

@@ -12,8 +12,9 @@ from typing import Any
 
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import DOCUMENT, INSTRUCTION, QUERY, YesNoOptions
+from farrank_rankers.files.chat_templates import Refused, rendered, saved_template
 from farrank_rankers.files.saved_modules import CONFIG, MODULES, default_prompt, kind_of, listed_modules
-from farrank_rankers.json_values import read_json, read_text, read_value
+from farrank_rankers.json_values import read_json, read_value
 from farrank_rankers.prompt import check_answer
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import TextTokenizer
@@ -186,9 +187,8 @@ def _token(tokenizer: TextTokenizer, values: Mapping[str, Any], key: str, path: 
 
 def _chat_template(folder: Path, tokenizer: TextTokenizer) -> str | None:
     """Find a template for a query and a document; a template for chats has neither."""
-    path = folder / "chat_template.jinja"
-    template = read_text(path) if path.is_file() else tokenizer.files.config.get("chat_template")
-    is_pairs = isinstance(template, str) and "query" in template and "document" in template
+    template = saved_template(folder, tokenizer)
+    is_pairs = template is not None and "query" in template and "document" in template
     return template if is_pairs else None
 
 
@@ -202,13 +202,13 @@ def _of_chat_template(
     """
     try:
         bare = _rendered(template, None, folder, tokenizer)
-    except _Refused:
+    except Refused:
         return preset  # it is for chats, and has the words for another reason
     if bare.count(QUERY) != 1 or bare.count(DOCUMENT) != 1:
         return preset  # the same
     try:
         instructed = _rendered(template, INSTRUCTION, folder, tokenizer)
-    except _Refused:
+    except Refused:
         instructed = bare  # it has no instruction
     instruction = ""
     if instructed.count(INSTRUCTION) == 1:
@@ -222,38 +222,8 @@ def _of_chat_template(
     return YesNoOptions(template=parts, instruction=instruction, yes=answers.yes, no=answers.no)
 
 
-class _Refused(Exception):
-    """The template itself refuses such messages."""
-
-
-def _refuse(message: str) -> None:
-    raise _Refused(message)
-
-
 def _rendered(template: str, system: str | None, folder: Path, tokenizer: TextTokenizer) -> str:
-    """Render as transformers does, in a sandbox for a folder's template.
-
-    Raises: SourceError if it cannot be rendered; _Refused.
-    """
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
+    """Render a template around placeholders. Raises: SourceError if it cannot be rendered; Refused."""
     messages = [{"role": "system", "content": system}] if system else []
     messages += [{"role": "query", "content": QUERY}, {"role": "document", "content": DOCUMENT}]
-    special = {
-        name: token.get("content") if isinstance(token, Mapping) else token
-        for name, token in tokenizer.files.config.items()
-        if name.endswith("_token")
-    }
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.globals["raise_exception"] = _refuse
-    try:
-        return environment.from_string(template).render(
-            messages=messages, add_generation_prompt=True, **special
-        )
-    except _Refused:
-        raise
-    except Exception as error:  # a template is a program, and fails as programs do
-        raise SourceError(f"{folder}: the chat template cannot be rendered: {error}") from error
+    return rendered(template, messages, folder, tokenizer, add_generation_prompt=True)

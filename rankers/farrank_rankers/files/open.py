@@ -116,7 +116,7 @@ def overridden(
         is_whole = row.whole
         if row.chunking != chunking.kind or is_whole:
             most = chunking.max_document_tokens
-            chunking = default_chunking(facts.reads_as, row.chunking, room, whole=is_whole)
+            chunking = default_chunking(facts.reads_with(options), row.chunking, room, whole=is_whole)
             chunking = adjusted(chunking, max_document_tokens=most)
         options = replace(options, aggregation=row.aggregation)
     chunking = adjusted(chunking, max_document_tokens=limits.get("max_document_tokens"))
@@ -144,11 +144,11 @@ def fitted_spec(
     """
     facts = family_named(family)
     given = limits.get("max_query_tokens")
-    max_query_tokens = MAX_QUERY_TOKENS[facts.reads_as] if given is None else given
+    max_query_tokens = MAX_QUERY_TOKENS[facts.reads_with(options)] if given is None else given
     if facts.plan == "dual" and given is None:
         room = budget.left_for_query(facts, options)
         max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room))
-    if facts.prompted and given is None:
+    if facts.reads_with(options) == "prompt" and given is None:
         room = budget.left_for_window(facts, 0, options)
         # A backbone with few positions keeps most of them for the document.
         max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room // 4))
@@ -157,7 +157,7 @@ def fitted_spec(
     return RankerSpec(
         family=family,
         backbone=backbone,
-        chunking=default_chunking(facts.reads_as, facts.chunking, room, whole=facts.whole),
+        chunking=default_chunking(facts.reads_with(options), facts.chunking, room, whole=facts.whole),
         max_query_tokens=max_query_tokens,
         pad_query_to=pad_query_to,
         options=options,
@@ -246,7 +246,12 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
                 raise SourceError(
                     f"{name} has {count} labels; a cross-encoder has 1 (relevance) or 2 (no, yes)"
                 )
-            options = cross_encoder_options(files)
+            if budget.backbone.known.is_causal and files.config.get("pad_token_id") is None:
+                raise SourceError(
+                    "config.json lacks pad_token_id, by which transformers finds the token that this "
+                    "classifier scores; set it to the id of the tokenizer's padding token"
+                )
+            options = cross_encoder_options(files, budget.tokenizer)
         case "yes-no":
             has_template = overrides.get("template") is not None
             found = find_prompt(files.folder, files.config, budget.tokenizer, has_template=has_template)
@@ -276,7 +281,10 @@ def _changed(family: str, options: Options, overrides: Overrides, tokenizer: Tex
     given = {name: overrides.get(name) for name in _TAKEN_BY}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     known = {each.name for each in fields(options)}
-    known |= {*PROMPT_PARTS} if isinstance(options, YesNoOptions) else set()
+    if isinstance(options, YesNoOptions):
+        known |= {*PROMPT_PARTS}
+    elif isinstance(options, CrossEncoderOptions):
+        known -= {"template"} if options.template else {"template", "instruction"}
     for name, value in changes.items():
         if name not in known:
             raise SpecError(f"{name} is {value!r}; only {_TAKEN_BY[name]}, and this is a {family}")

@@ -6,6 +6,7 @@ from typing import Any
 
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import BiEncoderOptions, CrossEncoderOptions, Pooling
+from farrank_rankers.files.chat_templates import classifier_prompt
 from farrank_rankers.files.model_files import ModelFiles, is_static
 from farrank_rankers.files.saved_modules import (
     CONFIG,
@@ -17,6 +18,7 @@ from farrank_rankers.files.saved_modules import (
     read_prompts,
 )
 from farrank_rankers.json_values import read_json, read_value
+from farrank_rankers.tokenizer import TextTokenizer
 
 # Increasing functions of torch: logits rank like the values of these functions.
 _INCREASING = frozenset(
@@ -27,13 +29,14 @@ _INCREASING = frozenset(
 )
 
 
-def cross_encoder_options(files: ModelFiles) -> CrossEncoderOptions:
-    """Read the prompt before queries, and check that the logits rank as the published scores do.
+def cross_encoder_options(files: ModelFiles, tokenizer: TextTokenizer) -> CrossEncoderOptions:
+    """Read the prompt around pairs, and check that the logits rank as the published scores do.
 
     Raises: SourceError naming the file and the key that is damaged or not supported.
     """
     _check_activation(files, read_config(files.folder))
-    return CrossEncoderOptions(query_prefix=default_prompt(files.folder))
+    prompted = classifier_prompt(files.folder, tokenizer)
+    return prompted or CrossEncoderOptions(query_prefix=default_prompt(files.folder))
 
 
 def _check_activation(files: ModelFiles, config: Mapping[str, Any]) -> None:
