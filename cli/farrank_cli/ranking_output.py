@@ -20,6 +20,7 @@ def add_ranking_flags(parser: argparse.ArgumentParser) -> None:
     add = partial(flag, parser)
     add("--query Q", "the query", required=True)
     add("--ranker NAME", "ranker to use (the server's default)")
+    add("--instruction TEXT", "the task, for a ranker with an instruction in its prompt (the ranker's own)")
     add("--score-scale", "raw: the ranker's scores; sigmoid: 0 to 1 (raw)", choices=("raw", "sigmoid"))
     add("--top-n N", "show only the N best (all)", count)
     add("--max-chunks N", "read at most N chunks of each document", count)
@@ -32,6 +33,7 @@ def ranking_options(args: argparse.Namespace) -> dict[str, Any]:
     """Collect the options of the call, with the client's names."""
     return {
         "ranker": args.ranker,
+        "instruction": args.instruction,
         "top_n": args.top_n,
         "max_chunks": args.max_chunks,
         "depth": args.depth,

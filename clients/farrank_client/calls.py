@@ -62,7 +62,8 @@ class RerankOptions(TypedDict, total=False):
     end. With `priority=Priority.BATCH` a call waits for interactive ones, and so needs a longer deadline.
     `depth` is how much is read of each document: "all" that the ranker's limits allow, "adaptive", or an
     `AdaptiveDepth` with a budget. `comparable_scores` leaves out rounds of the best documents alone, whose
-    scores do not compare with the others': the results may then be sorted by score.
+    scores do not compare with the others': the results may then be sorted by score. `instruction` is the task
+    in the prompt of a ranker that takes one; the server refuses it for others.
     """
 
     ranker: str | None
@@ -75,6 +76,7 @@ class RerankOptions(TypedDict, total=False):
     count_tokens_cut: bool
     depth: Literal["all", "adaptive"] | AdaptiveDepth | None
     comparable_scores: bool
+    instruction: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,14 +138,21 @@ class Ranker(nn.Module):
             return self.aggregator.explain(features, chunk_mask, of_query)
 
     def score(
-        self, query: str, documents: Sequence[str], batch_size: int = 16, *, count_tokens: bool = False
+        self,
+        query: str,
+        documents: Sequence[str],
+        batch_size: int = 16,
+        *,
+        count_tokens: bool = False,
+        instruction: str = "",
     ) -> list[DocumentScore]:
         """Score documents offline, in their order; the reference for all runtimes.
 
-        With `count_tokens`, documents are tokenized to their end to count the tokens that were cut.
-        Raises: ValueError if the query holds no token.
+        With `count_tokens`, documents are tokenized to their end to count the tokens that were cut. An
+        `instruction` replaces the ranker's own.
+        Raises: ValueError if the query holds no token; SpecError if the ranker takes no such instruction.
         """
-        reader = self.reader
+        reader = self.reader.instructed(instruction)
         read_query = reader.read_query(query)
         if not len(read_query):
             raise ValueError("query holds no token; it needs at least 1")

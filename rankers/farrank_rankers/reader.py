@@ -1,6 +1,7 @@
 """Reader: from text to encoder inputs, the part of a ranker for tokenizing threads, without torch."""
 
 from collections.abc import Generator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
@@ -17,6 +18,12 @@ from farrank_rankers.family import (
     Options,
     family_named,
 )
+from farrank_rankers.instruction import (
+    INSTRUCTION_TOKENS,
+    instruction_of,
+    why_no_instruction,
+    with_instruction,
+)
 from farrank_rankers.prompt import Prompt
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.tokenizer import Frame, Run, TextTokenizer, finished
@@ -32,7 +39,7 @@ class PositionBudget:
 
     def left_for_window(self, family: Family, query_positions: int, options: Options) -> int | None:
         """Count the document tokens that fit into one input; None if there is no limit, ≤ 0 if none fit."""
-        taken = query_positions if family.plan == "pair" else 0
+        taken = query_positions + self.for_instructions(options) if family.plan == "pair" else 0
         if (prompt := _prompt_of(options, self.tokenizer)) is not None:
             most = self.backbone.max_positions
             return None if most is None else most - prompt.special_tokens - taken
@@ -41,7 +48,15 @@ class PositionBudget:
 
     def left_for_query(self, family: Family, options: Options) -> int | None:
         """Count the query tokens that fit into a separate input; None if there is no limit."""
-        return self._left(family, _prefixes(options)[0], 0)
+        return self._left(family, _prefixes(options)[0], self.for_instructions(options))
+
+    def for_instructions(self, options: Options) -> int:
+        """Count the tokens that a call's instruction may have beyond the ranker's own."""
+        own, positions = instruction_of(options), self.backbone.max_positions
+        if own is None:
+            return 0
+        most = INSTRUCTION_TOKENS if positions is None else min(INSTRUCTION_TOKENS, positions // 8)
+        return max(0, most - len(self.tokenizer.ids(own)))
 
     def _left(self, family: Family, prefix: str, taken: int) -> int | None:
         if self.backbone.max_positions is None:
@@ -78,12 +93,12 @@ class _Prefix(NamedTuple):
 class Reader:
     """Reads queries and documents the way one ranker was trained to; several threads may share it.
 
-    `pad_id` is for `collate`; `max_input_tokens` is the longest encoder input that can come out.
+    `pad_id` is for `collate`; `longest_input` is the longest encoder input that can come out, and
+    `max_input_tokens` the longest with another instruction.
     Raises: SpecError if query and window do not fit the backbone; SourceError if the tokenizer does not.
     """
 
     def __init__(self, spec: RankerSpec, tokenizer: TextTokenizer, backbone: BackboneFacts) -> None:
-        self.spec = spec
         self.tokenizer = tokenizer
         self.backbone = backbone
         family = family_named(spec.family)
@@ -92,17 +107,42 @@ class Reader:
         if family.classifier and of_model is not None and of_model >= 0:
             # A causal classifier scores the last token that is not config.json's padding.
             self.pad_id = of_model
-        self._prompt = _prompt_of(spec.options, tokenizer)
-        self._frame = self._prompt.frame if self._prompt else _frame_of(family, tokenizer, backbone)
         self._framed_as_pairs = family.framed_as_pairs
         self._has_token_types = backbone.token_types > 1 and tokenizer.files.gives_token_types(
             backbone.architecture, backbone.tokenizer_class
         )
-        asked, read = (_Prefix.of(each, tokenizer) for each in _prefixes(spec.options))
+        self._frame_texts(spec)
+        most = self._longest_input(PositionBudget(tokenizer, backbone).for_instructions(spec.options))
+        if backbone.max_positions is not None:
+            most = max(self.longest_input, min(most, backbone.max_positions))
+        self.max_input_tokens = most
+        self._check_fit()
+
+    def _frame_texts(self, spec: RankerSpec) -> None:
+        """Tokenize all that stands around texts."""
+        self.spec, family = spec, family_named(spec.family)
+        self._prompt = _prompt_of(spec.options, self.tokenizer)
+        self._frame = self._prompt.frame if self._prompt else _frame_of(family, self.tokenizer, self.backbone)
+        asked, read = (_Prefix.of(each, self.tokenizer) for each in _prefixes(spec.options))
         self._query_prefix, self._query_spaces = asked
         self._chunk_prefix, self._chunk_spaces = read
-        self.max_input_tokens = self._longest_input()
-        self._check_fit()
+        self.longest_input = self._longest_input()
+
+    def instructed(self, instruction: str) -> "Reader":
+        """Make a reader with another instruction; an empty one means the ranker's own.
+
+        Raises: SpecError if the ranker takes none, or its inputs have no room for it.
+        """
+        if not instruction:
+            return self
+        if (why := why_no_instruction(self.spec.family, self.spec.options)) is not None:
+            raise SpecError(f"is {instruction[:100]!r}; it must be empty: {why}")
+        other = copy(self)
+        other._frame_texts(replace(self.spec, options=with_instruction(self.spec.options, instruction)))
+        if (over := other.longest_input - self.max_input_tokens) > 0:
+            tokens = len(self.tokenizer.ids(instruction))
+            raise SpecError(f"has {tokens} tokens; the ranker's inputs have room for {max(0, tokens - over)}")
+        return other
 
     def read_query(self, text: str) -> TokenizedText:
         """Tokenize a query, keep `max_query_tokens` and count the rest.
@@ -140,6 +180,11 @@ class Reader:
         Raises: ValueError if the text has a lone surrogate.
         """
         return self.tokenizer.steps(text, limit, count_tokens=count_tokens, spaces=self.document_spaces)
+
+    @property
+    def framing_tokens(self) -> int:
+        """Count the tokens around query and chunk in an input, in a plan of pairs."""
+        return len(self._query_prefix) + (self._prompt or self._frame).special_tokens
 
     @property
     def document_spaces(self) -> str:
@@ -217,22 +262,23 @@ class Reader:
         framed = self._frame.around(*texts)
         return framed if self._has_token_types else _of_one_type(framed)
 
-    def _longest_input(self) -> int:
-        """Count the positions of the longest query with a full window."""
+    def _longest_input(self, more: int = 0) -> int:
+        """Count the positions of the longest query with a full window, and `more` before the query."""
         query = max(self.spec.max_query_tokens, self.spec.pad_query_to or 0)
         window = min(self.spec.chunking.window, self.spec.chunking.max_document_tokens)
-        apart = max(len(self._query_prefix) + query, len(self._chunk_prefix) + window)
+        query += more + len(self._query_prefix)
         special = (self._prompt or self._frame).special_tokens
-        together = len(self._query_prefix) + query + window
-        return special + (together if self.spec.plan == "pair" else apart)
+        return special + (
+            query + window if self.spec.plan == "pair" else max(query, len(self._chunk_prefix) + window)
+        )
 
     def _check_fit(self) -> None:
         """Refuse inputs that are too long for the backbone."""
         limit = self.backbone.max_positions
-        if limit is not None and self.max_input_tokens > limit:
+        if limit is not None and self.longest_input > limit:
             raise SpecError(
                 f"chunking.window is {self.spec.chunking.window} and max_query_tokens "
-                f"{self.spec.max_query_tokens}: an input of {self.max_input_tokens} tokens (special tokens "
+                f"{self.spec.max_query_tokens}: an input of {self.longest_input} tokens (special tokens "
                 f"included) would exceed the {limit} positions of {self.spec.backbone}"
             )
         if self.spec.plan == "dual" and self.backbone.known.framed and not self._frame.special_tokens:

@@ -20,7 +20,18 @@ def test_search_shows_passages_of_what_the_server_found(farrank: Farrank, server
     target, servicer = server
 
     outcome = farrank(
-        "search", "--server", target, "--query", "Käse", "--index", "stored", "--k", "7", "--depth", "all"
+        "search",
+        "--server",
+        target,
+        "--query",
+        "Käse",
+        "--index",
+        "stored",
+        "--k",
+        "7",
+        "--depth",
+        "all",
+        *("--instruction", "Find it."),
     )
 
     assert outcome.exit_code == 0
@@ -29,6 +40,7 @@ def test_search_shows_passages_of_what_the_server_found(farrank: Farrank, server
     assert second.split()[:3] == ["2", "0.0000", "d1"]
     assert (servicer.requests[0].index, servicer.requests[0].k) == ("stored", 7)
     assert servicer.requests[0].options.depth.mode == rerank_pb2.DEPTH_MODE_ALL
+    assert servicer.requests[0].options.instruction == "Find it."
 
 
 def test_search_prints_json_lines(farrank: Farrank, server: Server) -> None:

@@ -276,6 +276,14 @@ def test_comparable_scores_are_asked_for(call: Caller, scripted: ScriptedServer)
     assert request.options == rerank_pb2.RerankOptions(comparable_scores=True)
 
 
+def test_an_instruction_is_asked_for(call: Caller, scripted: ScriptedServer) -> None:
+    call(scripted.target, lambda client: client.rerank("q", ["x"], instruction="Find the law."))
+    call(scripted.target, lambda client: client.rerank("q", ["x"], instruction=None))
+    given, absent = scripted.requests
+    assert given.options == rerank_pb2.RerankOptions(instruction="Find the law.")
+    assert absent.options == rerank_pb2.RerankOptions()
+
+
 def test_another_depth_is_refused(call: Caller, scripted: ScriptedServer) -> None:
     with pytest.raises(TypeError, match=r"^depth: must be 'all', 'adaptive' or an AdaptiveDepth; it is 3$"):
         call(scripted.target, lambda client: client.rerank("q", ["x"], depth=3))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farrank_rankers.errors import SourceError
-from farrank_rankers.family import DOCUMENT, INSTRUCTION, QUERY, YesNoOptions
+from farrank_rankers.family import DOCUMENT, INSTRUCTION, QUERY, CrossEncoderOptions, YesNoOptions
 from farrank_rankers.files.chat_templates import Refused, rendered, saved_template
 from farrank_rankers.files.saved_modules import CONFIG, MODULES, default_prompt, kind_of, listed_modules
 from farrank_rankers.json_values import read_json, read_value
@@ -156,17 +156,20 @@ def change_prompt(
 
 
 def describe_prompt(spec: RankerSpec) -> str | None:
-    """Describe the prompt of a language model that answers, in a line for people; None for other rankers."""
+    """Describe a ranker's prompt and where it comes from, in a line for people; None if it has none."""
     options = spec.options
-    if not isinstance(options, YesNoOptions):
+    if not (isinstance(options, CrossEncoderOptions) and options.template):
         return None
     origin = {part: f"({spec.provenance.get(f'prompt_{part}', 'as saved')})" for part in PROMPT_PARTS}
     instruction = f"instruction {json.dumps(options.instruction, ensure_ascii=False)} {origin['instruction']}"
     if not options.instruction:
         instruction = "no instruction"
-    answers = " and ".join(answer for answer in (options.yes, options.no) if answer is not None)
+    answers = ""
+    if isinstance(options, YesNoOptions):
+        both = " and ".join(answer for answer in (options.yes, options.no) if answer is not None)
+        answers = f"answers {both} {origin['answers']}, "
     template = json.dumps("".join(options.template), ensure_ascii=False)
-    return f"template {template} {origin['template']}, answers {answers} {origin['answers']}, {instruction}"
+    return f"template {template} {origin['template']}, {answers}{instruction}"
 
 
 def _logit_score(folder: Path) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from farrank_rankers.files.answering_models import PROMPT_PARTS, change_prompt, 
 from farrank_rankers.files.depth_file import read_plan
 from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, locate
 from farrank_rankers.files.sentence_transformers_files import biencoder_options, cross_encoder_options
+from farrank_rankers.instruction import why_no_instruction, with_instruction
 from farrank_rankers.json_values import read_text
 from farrank_rankers.not_served import UNTRAINED
 from farrank_rankers.reader import PositionBudget, Reader
@@ -251,7 +252,10 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
                     "config.json lacks pad_token_id, by which transformers finds the token that this "
                     "classifier scores; set it to the id of the tokenizer's padding token"
                 )
-            options = cross_encoder_options(files, budget.tokenizer)
+            options = of_classifier = cross_encoder_options(files, budget.tokenizer)
+            if of_classifier.template:
+                read = "read from the folder's chat template"
+                provenance |= {"prompt_template": read, "prompt_instruction": read}
         case "yes-no":
             has_template = overrides.get("template") is not None
             found = find_prompt(files.folder, files.config, budget.tokenizer, has_template=has_template)
@@ -269,7 +273,6 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
 _TAKEN_BY = {
     "template": "a language model that answers takes one",
     "answers": "a language model that answers takes them",
-    "instruction": "a language model that answers takes one",
     "query_prefix": "a cross-encoder or bi-encoder takes one",
     "document_prefix": "a bi-encoder takes one",
     "truncate_dim": "a bi-encoder takes one",
@@ -280,17 +283,25 @@ def _changed(family: str, options: Options, overrides: Overrides, tokenizer: Tex
     """Replace the option that an override names. Raises: SpecError if the ranker has no such option."""
     given = {name: overrides.get(name) for name in _TAKEN_BY}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    instruction = overrides.get("instruction")
     known = {each.name for each in fields(options)}
     if isinstance(options, YesNoOptions):
         known |= {*PROMPT_PARTS}
     elif isinstance(options, CrossEncoderOptions):
-        known -= {"template"} if options.template else {"template", "instruction"}
+        known -= {"template"}
     for name, value in changes.items():
         if name not in known:
             raise SpecError(f"{name} is {value!r}; only {_TAKEN_BY[name]}, and this is a {family}")
     if isinstance(options, YesNoOptions):
+        if instruction is not None:
+            changes["instruction"] = instruction
         return change_prompt(options, changes, tokenizer)
-    return replace(options, **changes)
+    options = replace(options, **changes)
+    if instruction is None:
+        return options
+    if (why := why_no_instruction(family, options)) is not None:
+        raise SpecError(f"instruction is {instruction!r}; this {family} takes none: {why}")
+    return with_instruction(options, instruction)
 
 
 def _configured(overrides: Overrides) -> dict[str, str]:

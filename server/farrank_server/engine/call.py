@@ -79,7 +79,8 @@ class RerankCall:
     """A validated request of any protocol. Times are seconds of `time.monotonic`.
 
     `documents` is empty until the documents are found, if the call names them or searches for them. `depth`
-    None means each ranker's own. With `comparable_scores` all rounds have all documents.
+    None means each ranker's own. With `comparable_scores` all rounds have all documents. `instruction` is the
+    task in the rankers' formats; empty means their own.
     """
 
     ranker: str
@@ -92,6 +93,7 @@ class RerankCall:
     record: CallRecord = NO_CALL
     depth: DepthConfig | None = None
     comparable_scores: bool = False
+    instruction: str = ""
 
     @property
     def account(self) -> Account:

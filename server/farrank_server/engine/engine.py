@@ -24,6 +24,7 @@ from farrank_calls.fairness.fair_order import CallPriority
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_rankers.adaptive import why_not_adaptive
 from farrank_rankers.errors import ReadingStopped
+from farrank_rankers.instruction import why_no_instruction
 from farrank_runtimes.runtime import forget_locals
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.admission.concurrency_limit import ConcurrencyLimit
@@ -114,13 +115,16 @@ class Engine:
         return self.rankers[name]
 
     def _members(self, call: RerankCall) -> Sequence[LoadedRanker]:
-        """Find the rankers of a call. Raises: NotFound; InvalidArgument if they cannot read to its depth."""
+        """Find the rankers of a call. Raises: NotFound; InvalidArgument for a depth or instruction."""
         members = self.scorer(call.ranker).members
         if call.depth is not None and call.depth.is_adaptive:
             why = why_not_adaptive(*(member.spec for member in members))
             if why is not None:
                 name = call.ranker or next(iter(self.rankers))
                 raise InvalidArgument(f"options.depth: ranker {name} cannot be adaptive: {why}")
+        for member in members if call.instruction else ():
+            if (why := why_no_instruction(member.spec.family, member.spec.options)) is not None:
+                raise InvalidArgument(f"options.instruction: ranker {member.name} takes none: {why}")
         return members
 
     @contextmanager
@@ -219,7 +223,7 @@ class Engine:
         """Estimate from the lengths of its documents how many tokens a call will have."""
         lengths = [document.characters for document in documents]
         return sum(
-            member.estimate(call.query, lengths, call.max_chunks, call.depth_for(member)).tokens
+            member.estimate(call, lengths, call.depth_for(member)).tokens
             for member in self.scorer(call.ranker).members
         )
 
@@ -511,9 +515,9 @@ def _size(
                 if source.tokens is None:
                     read = member.readable(document.characters, member.tokens_read(call.max_chunks, depth))
                     unread += document.characters if call.count_tokens else read
-        estimated = member.estimate(call.query, new, call.max_chunks, depth)
+        estimated = member.estimate(call, new, depth)
         known_chunks = sum(len(document.spans) for document in held.values())
-        known_chunks += member.estimate(call.query, encoded, call.max_chunks, depth).chunks
+        known_chunks += member.estimate(call, encoded, depth).chunks
         work.append(replace(estimated, chunks=estimated.chunks + known_chunks))
     characters = sum(document.characters for document in documents)
     return work, unread, characters

@@ -15,9 +15,9 @@ from farrank_calls.fairness.fair_order import Account
 from farrank_calls.fairness.reader_threads import TICK_S, ReaderHung, ReaderThreads
 from farrank_indexes.stored_documents import Cut, EncodedDocument, StoredTokens
 from farrank_rankers.chunking import WHOLE_DOCUMENT
-from farrank_rankers.errors import ReadingStopped
+from farrank_rankers.errors import ReadingStopped, SpecError
 from farrank_rankers.features import Features
-from farrank_rankers.reader import ChunkFramer
+from farrank_rankers.reader import ChunkFramer, Reader
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import (
@@ -181,16 +181,16 @@ class TokenizerPool:
 
     async def check_query(self, ranker: LoadedRanker, call: RerankCall) -> None:
         """Check a call's query. Raises: InvalidArgument if it holds no token."""
-        await self._in_turns(call.account, _tokens_of(ranker, call.query))
+        await self._in_turns(call.account, _asked(ranker, call))
 
     def _read_query(self, call: ActiveCall, framer: list[ChunkFramer]) -> Steps[Tally]:
-        query = yield from _tokens_of(call.ranker, call.call.query)
+        reader, query = yield from _asked(call.ranker, call.call)
         tally = Tally(query_tokens_cut=query.tokens_cut or 0)
         if call.ranker.is_dual:
-            encoder_input = call.ranker.reader.query_input(query)
+            encoder_input = reader.query_input(query)
             tally.tokens = encoder_input.tokens
             self._submit(call, [QueuedInput(encoder_input.tokens, call, encoder_input)], [])
-        framer.append(ChunkFramer(call.ranker.reader, None if call.ranker.is_dual else query))
+        framer.append(ChunkFramer(reader, None if call.ranker.is_dual else query))
         return tally
 
     def _read_slice(self, call: ActiveCall, framer: ChunkFramer, indices: Sequence[int]) -> Steps[Tally]:
@@ -331,9 +331,16 @@ def _stored(call: ActiveCall, source: Source, index: int) -> EncodedDocument:
     return EncodedDocument(Features(whole.features.vectors[:limit]), spans, _cut(cut, 0))
 
 
-def _tokens_of(ranker: LoadedRanker, query: str) -> Steps[TokenizedText]:
-    """Read a query. Raises: InvalidArgument if it holds no token."""
-    steps = ranker.reader.query_steps(query)
+def _asked(ranker: LoadedRanker, call: RerankCall) -> Steps[tuple[Reader, TokenizedText]]:
+    """Read a call's query with its instruction.
+
+    Raises: InvalidArgument if the query holds no token, or inputs have no room for the instruction.
+    """
+    try:
+        reader = ranker.reader.instructed(call.instruction)
+    except SpecError as error:
+        raise InvalidArgument(f"options.instruction: for ranker {ranker.name}, {error}") from None
+    steps = reader.query_steps(call.query)
     while True:
         try:
             next(steps)
@@ -345,7 +352,7 @@ def _tokens_of(ranker: LoadedRanker, query: str) -> Steps[TokenizedText]:
         raise InvalidArgument(
             f"query: holds no token that ranker {ranker.name} can read; it needs at least 1"
         )
-    return tokens
+    return reader, tokens
 
 
 def _slices(call: ActiveCall) -> Iterator[list[int]]:

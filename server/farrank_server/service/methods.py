@@ -188,6 +188,7 @@ class RerankService:
             record=entry.record,
             depth=validate.depth_of(request.options),
             comparable_scores=request.options.comparable_scores,
+            instruction=request.options.instruction,
         )
 
 

@@ -14,6 +14,9 @@ from farrank_server.config.schema import DepthConfig, LimitsConfig
 from farrank_server.service.fields import long_work
 from farrank_settings.errors import ConfigError
 
+# About twice the bytes of the tokens that inputs have room for, in English.
+MAX_INSTRUCTION_BYTES = 2048
+
 # After decoding this many characters, which takes some milliseconds, other tasks of the event loop run.
 TURN_CHARACTERS = 2_000_000
 
@@ -113,6 +116,10 @@ def _check_request(request: pb.RerankRequest | pb.SearchAndRerankRequest, limits
     _check_bytes("query", len(query.encode()), "max_query_bytes", limits)
     _check_not_negative("options.top_n", request.options.top_n)
     _check_not_negative("options.max_chunks", request.options.max_chunks)
+    if (size := len(request.options.instruction.encode())) > MAX_INSTRUCTION_BYTES:
+        raise InvalidArgument(
+            f"options.instruction: has {size} bytes; at most {MAX_INSTRUCTION_BYTES} are allowed"
+        )
     if (priority := request.options.priority) not in pb.Priority.values():
         allowed = ", ".join(f"{name} ({number})" for name, number in pb.Priority.items() if number)
         raise InvalidArgument(f"options.priority: is {priority}; it must be one of {allowed}, or absent")

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import CrossEncoderOptions
+from farrank_rankers.files.answering_models import describe_prompt
 from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.packed.plain_attention import plain_attention
@@ -161,6 +162,11 @@ def test_a_prompt_is_the_system_message(made: MakeClassifier, tmp_path: Path) ->
     assert found == pytest.approx(published(folder, QUERIES[0], prompt="Find the law."), rel=0, abs=1e-5)
     assert found != pytest.approx(scores(folder, QUERIES[0]), abs=1e-3)
     assert found == scores(folder, QUERIES[0], instruction="Find the law.")
+    of_call = open_ranker(folder, family="longp").score(QUERIES[0], DOCUMENTS, instruction="Find the law.")
+    assert [each.score for each in of_call] == found
+    said = describe_prompt(open_reader(folder).spec)
+    assert said is not None
+    assert "{document}" in said.partition(" (read from the folder's chat template), instruction ")[0]
     options = open_reader(tmp_path / "saved").spec.options_as(CrossEncoderOptions)
     assert options.instruction == "Find the law."
     # A template with another text where there is a system message; it is not settable.

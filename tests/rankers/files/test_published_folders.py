@@ -188,11 +188,18 @@ def test_damaged_prompts(published: Path, values: dict[str, Any], message: str) 
         open_reader(published)
 
 
-@pytest.mark.parametrize("overrides", [{"document_prefix": "a"}, {"truncate_dim": 8}, {"instruction": "a"}])
+@pytest.mark.parametrize("overrides", [{"document_prefix": "a"}, {"truncate_dim": 8}, {"template": "a"}])
 def test_a_cross_encoder_takes_no_more(published: Path, overrides: dict[str, Any]) -> None:
     (name,) = overrides
     with pytest.raises(SpecError, match=f"{name} is .*; only a .* takes one, and this is a cross-encoder"):
         open_reader(published, **overrides)
+
+
+def test_a_cross_encoder_whose_prompt_has_no_place_takes_no_instruction(published: Path) -> None:
+    with pytest.raises(
+        SpecError, match="instruction is 'a'; this cross-encoder takes none: its query_prefix"
+    ):
+        open_reader(published, instruction="a")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Protocol
 
 from farrank_rankers.calibration import Calibration
 from farrank_rankers.ensemble import ensemble_version
@@ -20,6 +21,14 @@ from farrank_server.engine.loaded.document_cache import DocumentCache
 
 # A lower bound of tokens per character: prose has two to three times as many.
 MIN_DENSITY = 0.1
+
+
+class AskedCall(Protocol):
+    """The parts of a call that its work is estimated from, besides its documents."""
+
+    query: str
+    instruction: str
+    max_chunks: int | None
 
 
 @dataclass(slots=True, eq=False)
@@ -101,9 +110,7 @@ class LoadedRanker:
         """Bound how many characters of a text are read for this many tokens."""
         return min(length, round(tokens / MIN_DENSITY))
 
-    def estimate(
-        self, query: str, lengths: Sequence[int], max_chunks: int | None, depth: DepthConfig
-    ) -> RankerWork:
+    def estimate(self, call: AskedCall, lengths: Sequence[int], depth: DepthConfig) -> RankerWork:
         """Estimate the positions and chunks of documents of these lengths (in characters) on the device.
 
         With adaptive depth they are the most that its budget allows; only the first round must be done.
@@ -111,14 +118,14 @@ class LoadedRanker:
         if not lengths:
             return RankerWork(self.name, 0, 0)
         must_share = 1.0
-        most_tokens = self.tokens_read(max_chunks, depth)
+        most_tokens = self.tokens_read(call.max_chunks, depth)
         # First with the token density of recent texts, then with the lowest density.
-        estimated, chunks = self._positions(
-            query, lengths, max_chunks, most_tokens, self.density.per_character
-        )
-        least, _ = self._positions(query, lengths, max_chunks, most_tokens, MIN_DENSITY)
+        estimated, chunks = self._positions(call, lengths, most_tokens, self.density.per_character)
+        least, _ = self._positions(call, lengths, most_tokens, MIN_DENSITY)
         if depth.is_adaptive:
-            longest = self.reader.max_input_tokens
+            longest = self.reader.longest_input
+            if call.instruction:
+                longest = self.reader.max_input_tokens
             budget: float = self.spec.depth.most_chunks(len(lengths)) * longest
             if depth.chunks is not None:
                 budget = depth.chunks * len(lengths) * longest
@@ -136,23 +143,21 @@ class LoadedRanker:
         return RankerWork(self.name, round(estimated), round(chunks), round(least), must_share)
 
     def _positions(
-        self,
-        query: str,
-        lengths: Sequence[int],
-        max_chunks: int | None,
-        max_tokens: int,
-        per_character: float,
+        self, call: AskedCall, lengths: Sequence[int], max_tokens: int, per_character: float
     ) -> tuple[float, float]:
         """Compute the number of positions and chunks for a given number of tokens per character."""
         window, stride = self.spec.chunking.window, self.spec.chunking.stride
-        framing = 2 if self.is_dual else 3 + min(len(query) * per_character, self.spec.max_query_tokens)
+        framing = 2.0
+        if not self.is_dual:
+            framing = self.reader.framing_tokens + len(call.instruction) * per_character
+            framing += min(len(call.query) * per_character, self.spec.max_query_tokens)
         repeated = max(1.0, window / stride)
         total_positions = total_chunks = 0.0
         for length in lengths:
             tokens = min(length * per_character, max_tokens)
             chunks = 1.0 if tokens <= window else 1 + (tokens - window) / stride
-            if max_chunks is not None:
-                chunks = min(chunks, max_chunks)
+            if call.max_chunks is not None:
+                chunks = min(chunks, call.max_chunks)
             read = min(tokens * repeated if chunks > 1 else tokens, chunks * window)
             total_positions += read + chunks * framing + 1
             total_chunks += chunks

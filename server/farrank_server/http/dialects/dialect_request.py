@@ -91,16 +91,17 @@ class DialectRequest:
         """
         body = self.body
         raw = body.raw_scores or body.use_activation is False
-        options = pb.RerankOptions(
-            ranker=self.scorer.name,
-            max_chunks=self._max_chunks(),
-            return_chunk_scores=self.wants_spans,
-            score_scale=pb.SCORE_SCALE_RAW if raw else pb.SCORE_SCALE_SIGMOID,
-            depth=self._depth(),
-            # Clients of these shapes sort by score, or get the scores in the order of their texts.
-            comparable_scores=True,
-        )
         with refuse_surrogates():
+            options = pb.RerankOptions(
+                ranker=self.scorer.name,
+                max_chunks=self._max_chunks(),
+                return_chunk_scores=self.wants_spans,
+                score_scale=pb.SCORE_SCALE_RAW if raw else pb.SCORE_SCALE_SIGMOID,
+                depth=self._depth(),
+                # Clients of these shapes sort by score, or get the scores in the order of their texts.
+                comparable_scores=True,
+                instruction=body.instruction,
+            )
             request = pb.RerankRequest(query=body.query, options=options)
             for text in self.texts:
                 request.documents.add(text=text)
@@ -148,8 +149,6 @@ def understand(body: RerankBody, models: Models, caller: Caller) -> DialectReque
 
 def _check_unsupported(body: RerankBody, scorer: Scorer) -> None:
     """Refuse fields that would change scores and cannot: ignoring them would answer another question."""
-    if body.instruction:
-        raise InvalidArgument("instruction: a request cannot set it; configure rankers.NAME.instruction")
     max_query_tokens = max(each.spec.max_query_tokens for each in scorer.members)
     if body.max_tokens_per_query and 0 < body.max_tokens_per_query < max_query_tokens:
         raise InvalidArgument(
