@@ -33,6 +33,8 @@ def why_not_plain(ranker: Ranker) -> str | None:
     encoder, architecture = ranker.encoder, ranker.encoder.facts.architecture
     if type(encoder) not in (LogitEncoder, TextEncoder):
         return f"a {ranker.spec.family} is neither a classifier of transformers nor a pooled bi-encoder"
+    if isinstance(encoder, LogitEncoder) and encoder.head is not None:
+        return "its head is in modules of sentence-transformers, not in transformers' classifier"
     if own_backbone(ranker.backbone_config) is not None:
         return f"transformers itself lacks {architecture}"
     if architecture == STATIC:

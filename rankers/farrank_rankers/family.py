@@ -197,6 +197,44 @@ class LateInteractionOptions(Options):
 
 INSTRUCTION, QUERY, DOCUMENT = "{instruction}", "{query}", "{document}"
 
+# Functions of torch after a linear layer.
+Activation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLayer:
+    """A layer of a head: dense, with an activation, or a LayerNorm. `width` is that of its output.
+
+    Raises: SpecError naming field, value and limit.
+    """
+
+    kind: Literal["dense", "norm"]
+    width: int
+    bias: bool = True
+    activation: Activation = "identity"
+
+    def __post_init__(self) -> None:
+        """Refuse impossible widths."""
+        check_count("head.layers: width", self.width, at_least=1, at_most=LARGEST_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The layers from a pair's token vectors, pooled, to its one or two logits.
+
+    Raises: SpecError if the last layer has another width.
+    """
+
+    pooling: Pooling
+    layers: tuple[HeadLayer, ...]
+
+    def __post_init__(self) -> None:
+        """Check the last layer."""
+        object.__setattr__(self, "layers", tuple(self.layers))
+        labels = self.layers[-1].width if self.layers else 0
+        if labels not in (1, 2):
+            raise SpecError(f"head.layers end in {labels} labels; they must be 1 (relevance) or 2 (no, yes)")
+
 
 @dataclass(frozen=True, slots=True)
 class CrossEncoderOptions(Options):
@@ -205,16 +243,18 @@ class CrossEncoderOptions(Options):
     `query_prefix` is a text before each query in the model's training, for example an instruction.
     `template` is a prompt in place of the tokenizer's pair, in parts that are tokenized separately; () means
     the pair. One part has {query}; {document} is at the end of the same or a later part; {instruction} may
-    come before the query. Without an instruction the line with {instruction} is left out.
+    come before the query. Without an instruction the line with {instruction} is left out. `head` replaces the
+    classifier's head that transformers builds.
     Raises: SpecError naming the field and its problem.
     """
 
-    UNSAID = frozenset({"query_prefix", "template", "instruction"})
+    UNSAID = frozenset({"query_prefix", "template", "instruction", "head"})
 
     aggregation: Aggregation = "max"
     query_prefix: str = ""
     template: tuple[str, ...] = ()
     instruction: str = ""
+    head: Head | None = None
 
     @property
     def takes_instruction(self) -> bool:
@@ -262,7 +302,7 @@ class YesNoOptions(CrossEncoderOptions):
     Raises: SpecError naming the field and its problem.
     """
 
-    UNSAID = frozenset({"query_prefix"})
+    UNSAID = frozenset({"query_prefix", "head"})
 
     template: tuple[str, ...] = (
         "{instruction}\nQuery: {query}\nDocument: {document}",

@@ -76,15 +76,18 @@ def saved_template(folder: Path, tokenizer: TextTokenizer) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def classifier_prompt(folder: Path, tokenizer: TextTokenizer) -> CrossEncoderOptions | None:
-    """Read the prompt of a classifier from its folder's chat template; None if its pairs have none.
+def classifier_prompt(
+    folder: Path, transformer: Path, tokenizer: TextTokenizer
+) -> CrossEncoderOptions | None:
+    """Read the prompt of a classifier from its chat template; None if its pairs have none.
 
+    `transformer` is the folder's own, or one below it, with the template.
     The default prompt of sentence-transformers' files is the system message, which is settable as the
     instruction if the template only inserts it.
     Raises: SourceError naming the folder and why its template cannot be followed.
     """
-    template = saved_template(folder, tokenizer)
-    settings = _settings(folder)
+    template = saved_template(transformer, tokenizer)
+    settings = _settings(folder, transformer)
     modalities = settings.get("modality_config")
     if template is None and tokenizer.files.config.get("chat_template"):
         raise SourceError("this classifier has several chat templates; write one to chat_template.jinja")
@@ -146,9 +149,9 @@ def classifier_prompt(folder: Path, tokenizer: TextTokenizer) -> CrossEncoderOpt
     return options
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _settings(folder: Path, transformer: Path) -> dict[str, Any]:
     """Read sentence-transformers' settings of the transformer, which it reads beside modules.json only."""
-    path = folder / SETTINGS
+    path = transformer / SETTINGS
     if not (folder / MODULES).is_file() or not path.is_file():
         return {}
     values = read_json(path)

@@ -17,7 +17,7 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.family import ENSEMBLE
 from farrank_rankers.files.answering_models import answers_by_logit
 from farrank_rankers.files.refused_folders import refuse_unserved
-from farrank_rankers.files.saved_modules import MODULES, listed_modules, module_kinds
+from farrank_rankers.files.saved_modules import MODULES, listed_modules, module_kinds, read_config
 from farrank_rankers.json_values import loads, read_json
 from farrank_rankers.not_served import GGUF
 
@@ -98,7 +98,8 @@ def _from_hub(name: str, revision: str | None, download: bool, export_file: str 
     return Location(Path(found), name, Path(found).name)
 
 
-ModelKind = Literal["artifact", "difference", "cross-encoder", "yes-no", "biencoder", "backbone"]
+# modular: a cross-encoder whose head is in modules of sentence-transformers.
+ModelKind = Literal["artifact", "difference", "cross-encoder", "modular", "yes-no", "biencoder", "backbone"]
 SPEC_FILE = "ranker.json"
 DIFFERENCE_FILE = "difference.json"
 
@@ -158,6 +159,8 @@ class ModelFiles:
         if (folder / MODULES).is_file():
             transformer = folder / str(listed_modules(folder)[0]["path"])
             _refuse_pointers(transformer)
+            if read_config(folder).get("model_type") == "CrossEncoder":
+                return cls("modular", location, transformer, _read_config(transformer))
             read = _static_config if is_static(folder) else _read_config
             return cls("biencoder", location, transformer, read(transformer))
         return cls("backbone", location, folder, _read_config(folder))

@@ -26,7 +26,11 @@ from farrank_rankers.family import (
 from farrank_rankers.files.answering_models import PROMPT_PARTS, change_prompt, find_prompt
 from farrank_rankers.files.depth_file import read_plan
 from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, locate
-from farrank_rankers.files.sentence_transformers_files import biencoder_options, cross_encoder_options
+from farrank_rankers.files.sentence_transformers_files import (
+    biencoder_options,
+    cross_encoder_options,
+    modular_options,
+)
 from farrank_rankers.instruction import why_no_instruction, with_instruction
 from farrank_rankers.json_values import read_text
 from farrank_rankers.not_served import UNTRAINED
@@ -252,10 +256,9 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
                     "config.json lacks pad_token_id, by which transformers finds the token that this "
                     "classifier scores; set it to the id of the tokenizer's padding token"
                 )
-            options = of_classifier = cross_encoder_options(files, budget.tokenizer)
-            if of_classifier.template:
-                read = "read from the folder's chat template"
-                provenance |= {"prompt_template": read, "prompt_instruction": read}
+            options = cross_encoder_options(files, budget.tokenizer)
+        case "modular":
+            options = modular_options(files, budget.tokenizer)
         case "yes-no":
             has_template = overrides.get("template") is not None
             found = find_prompt(files.folder, files.config, budget.tokenizer, has_template=has_template)
@@ -265,8 +268,12 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
             options = biencoder_options(files)
         case "backbone":
             raise UNTRAINED.error(f"model_type {files.config['model_type']}", files.folder)
-    options = _changed(files.kind, options, overrides, budget.tokenizer)
-    return fitted_spec(files.kind, name, options, overrides, budget, provenance | _configured(overrides))
+    family = "cross-encoder" if files.kind == "modular" else files.kind
+    if isinstance(options, CrossEncoderOptions) and options.template and family == "cross-encoder":
+        read = "read from the folder's chat template"
+        provenance |= {"prompt_template": read, "prompt_instruction": read}
+    options = _changed(family, options, overrides, budget.tokenizer)
+    return fitted_spec(family, name, options, overrides, budget, provenance | _configured(overrides))
 
 
 # The families whose options have the field, in words.
@@ -288,7 +295,7 @@ def _changed(family: str, options: Options, overrides: Overrides, tokenizer: Tex
     if isinstance(options, YesNoOptions):
         known |= {*PROMPT_PARTS}
     elif isinstance(options, CrossEncoderOptions):
-        known -= {"template"}
+        known -= {"template", "head"}
     for name, value in changes.items():
         if name not in known:
             raise SpecError(f"{name} is {value!r}; only {_TAKEN_BY[name]}, and this is a {family}")

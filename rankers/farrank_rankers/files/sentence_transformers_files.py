@@ -1,11 +1,19 @@
 """Settings in sentence-transformers' files besides the transformer's own: pooling, prompts, activations."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farrank_rankers.errors import SourceError
-from farrank_rankers.family import BiEncoderOptions, CrossEncoderOptions, Pooling
+from farrank_rankers.errors import SourceError, SpecError
+from farrank_rankers.family import (
+    Activation,
+    BiEncoderOptions,
+    CrossEncoderOptions,
+    Head,
+    HeadLayer,
+    Pooling,
+)
 from farrank_rankers.files.chat_templates import classifier_prompt
 from farrank_rankers.files.model_files import ModelFiles, is_static
 from farrank_rankers.files.saved_modules import (
@@ -17,7 +25,7 @@ from farrank_rankers.files.saved_modules import (
     read_config,
     read_prompts,
 )
-from farrank_rankers.json_values import read_json, read_value
+from farrank_rankers.json_values import read_json, read_value, short
 from farrank_rankers.tokenizer import TextTokenizer
 
 # Increasing functions of torch: logits rank like the values of these functions.
@@ -35,8 +43,95 @@ def cross_encoder_options(files: ModelFiles, tokenizer: TextTokenizer) -> CrossE
     Raises: SourceError naming the file and the key that is damaged or not supported.
     """
     _check_activation(files, read_config(files.folder))
-    prompted = classifier_prompt(files.folder, tokenizer)
+    prompted = classifier_prompt(files.folder, files.transformer, tokenizer)
     return prompted or CrossEncoderOptions(query_prefix=default_prompt(files.folder))
+
+
+def modular_options(files: ModelFiles, tokenizer: TextTokenizer) -> CrossEncoderOptions:
+    """Read the prompt of a cross-encoder of several modules, and the modules after the transformer.
+
+    Raises: SourceError naming the file and the part that is not supported.
+    """
+    folder = files.folder
+    modules, kinds = listed_modules(folder), module_kinds(folder)
+    if kinds[:2] != ["Transformer", "Pooling"] or not {"Dense"} <= {*kinds[2:]} <= {"Dense", "LayerNorm"}:
+        raise SourceError(
+            f"{folder} is a cross-encoder of the modules {', '.join(kinds)[:100]}; only Transformer and "
+            "Pooling, then Dense and LayerNorm, at least one Dense, are served; serve it with "
+            "sentence-transformers"
+        )
+    _check_lowercasing(files)
+    read = read_json(folder / str(modules[1]["path"]) / "config.json")
+    layers: list[HeadLayer] = []
+    width = _number(files.config, "hidden_size", files.transformer / "config.json")
+    for module, kind in zip(modules[2:], kinds[2:], strict=True):
+        path = folder / str(module["path"]) / "config.json"
+        layers.append(_dense(path, width, module is modules[-1]) if kind == "Dense" else _norm(path, width))
+        width = layers[-1].width
+    try:
+        head = Head(_pooling(read, folder), tuple(layers))
+    except SpecError as error:
+        raise SourceError(f"{folder / MODULES}: {error}") from error
+    options = cross_encoder_options(files, tokenizer)
+    if options.query_prefix and read.get("include_prompt") is False:
+        raise SourceError(f"{folder}: prompts that do not take part in pooling are not supported")
+    return replace(options, head=head)
+
+
+# By the classes of torch that a Dense module names.
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "Identity": "identity",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "Sigmoid": "sigmoid",
+}
+
+
+def _dense(path: Path, width: int, last: bool) -> HeadLayer:
+    """Read a Dense layer of a cross-encoder, after a layer of `width`.
+
+    Raises: SourceError naming file, key and value.
+    """
+    values = read_json(path)
+    given = values.get("module_input_name", "sentence_embedding")
+    expected = {
+        "in_features": width,
+        "module_input_name": "sentence_embedding",
+        "module_output_name": "scores" if last else "sentence_embedding",
+        "use_residual": False,
+    }
+    found = {"module_output_name": given, "module_input_name": given, "use_residual": False} | {
+        key: value for key, value in values.items() if value is not None
+    }
+    for key, value in expected.items():
+        if found.get(key) != value:
+            raise SourceError(f"{path}: {key} is {short(found.get(key))}; only {value!r} is served there")
+    name = values.get("activation_function", "torch.nn.modules.activation.Tanh")
+    module, _, function = str(name).rpartition(".")
+    if module.split(".")[0] != "torch" or function not in _ACTIVATIONS:
+        raise SourceError(
+            f"{path}: activation_function is {short(name)}; it must be torch's {', '.join(_ACTIVATIONS)}"
+        )
+    bias: bool = read_value(bool, values.get("bias", True), f"{path}: bias", SourceError)
+    width = _number(values, "out_features", path)
+    return HeadLayer("dense", width, bias, _ACTIVATIONS[function])
+
+
+def _norm(path: Path, width: int) -> HeadLayer:
+    """Read a LayerNorm after a layer of `width`. Raises: SourceError naming file, key and value."""
+    values = read_json(path)
+    if values.get("dimension") != width:
+        raise SourceError(f"{path}: dimension is {short(values.get('dimension'))}; only {width} fits there")
+    return HeadLayer("norm", width)
+
+
+def _number(values: Mapping[str, Any], key: str, path: Path) -> int:
+    number: int = read_value(int, values.get(key), f"{path}: {key}", SourceError)
+    if number < 1:
+        raise SourceError(f"{path}: {key} is {number}; it must be at least 1")
+    return number
 
 
 def _check_activation(files: ModelFiles, config: Mapping[str, Any]) -> None:

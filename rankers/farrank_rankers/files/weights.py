@@ -19,6 +19,7 @@ from farrank_rankers.backbones.alibi_checkpoints import PUBLISHED
 from farrank_rankers.backbones.static_embedding import StaticEmbedding, rename_static
 from farrank_rankers.errors import RankerError, SourceError, WeightsError
 from farrank_rankers.files.model_files import ModelFiles, hub_checksum, is_pointer, pointer_message
+from farrank_rankers.files.saved_modules import listed_modules
 from farrank_rankers.json_values import read_json
 from farrank_rankers.not_served import GGUF, GRAPHS_ALONE, PICKLED
 from farrank_rankers.ranker import Ranker
@@ -48,7 +49,12 @@ def fill_own(ranker: Ranker, files: ModelFiles) -> None:
     targets = ranker.encoder.state_dict(keep_vars=True)
     if not any(not name.startswith("backbone.") for name in targets):
         return
-    found = ranker.encoder.own_weights(read_weights(files.transformer), ranker.reader)
+    published = read_weights(files.transformer)
+    if files.kind == "modular":
+        for place, module in enumerate(listed_modules(files.folder)[2:]):
+            of_layer = read_weights(files.folder / str(module["path"]))
+            published |= {f"head.{place}.{name}": tensor for name, tensor in of_layer.items()}
+    found = ranker.encoder.own_weights(published, ranker.reader)
     for name, tensor in found.items():
         copy(name, tensor, targets[name], files.transformer / FILE)
 
