@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Unpack
 
 from farrank_exporters.int8 import leave_out, quantize
-from farrank_exporters.optimum_exporter import AskedExporter, chosen_exporter, trace_with_optimum
+from farrank_exporters.optimum_exporter import chosen_exporter, trace_with_optimum
+from farrank_exporters.optimum_here import AskedExporter
 from farrank_exporters.parity import BeyondBound, measure, reference
 from farrank_exporters.texts import SampleTexts
 from farrank_exporters.trace import OPSET, trace_ranker

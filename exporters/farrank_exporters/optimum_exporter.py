@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import onnx
 import torch
 
+from farrank_exporters.optimum_here import AskedExporter, Level, check_installed
 from farrank_exporters.plain_graph import encoder_around, plain_output, trace_plain, why_not_plain
 from farrank_exporters.trace import OPSET, quiet, trace_aggregator
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import Exporter, Graph
 from farrank_rankers.exports.published_files import Instructions, processor_instructions
 from farrank_rankers.ranker import Ranker
-
-AskedExporter = Literal["auto", "torch", "optimum"]
-Level = Literal["O1", "O2", "O3", "O4"]
 
 _TASKS = {"logits": "text-classification", "last_hidden_state": "feature-extraction"}
 
@@ -66,13 +64,8 @@ def check_here(what: str) -> None:
 
     Raises: ExportError if they are not installed, saying that `what` needs them.
     """
-    try:
-        import optimum.exporters.onnx.model_configs  # noqa: F401
-    except ImportError as error:
-        raise ExportError(
-            f"{what} needs optimum, which is not installed: pip install 'farrank[optimum]' in a separate "
-            "environment, because it pins transformers to 4.57"
-        ) from error
+    check_installed(what)
+    import optimum.exporters.onnx.model_configs  # noqa: F401
 
 
 def trace_with_optimum(

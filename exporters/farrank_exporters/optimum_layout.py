@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 from farrank_exporters.optimum_exporter import (
     QUANTIZED_FILES,
-    AskedExporter,
-    Level,
     best_instructions,
     check_here,
     chosen_exporter,
@@ -20,6 +18,7 @@ from farrank_exporters.optimum_exporter import (
     optimise,
     quantize,
 )
+from farrank_exporters.optimum_here import AskedExporter, Level, PlainPrecision, optimum_flag
 from farrank_exporters.parity import reference
 from farrank_exporters.plain_graph import why_not_plain
 from farrank_exporters.published import keep, measure_files
@@ -33,8 +32,6 @@ from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import Overrides, open_ranker, reader_and_files
 from farrank_rankers.files.saved_modules import CONFIG, MODULES, listed_modules
 from farrank_rankers.ranker import Ranker
-
-PlainPrecision = Literal["fp32", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +79,10 @@ def export_layout(
     below = files.transformer.relative_to(files.folder) if _is_published(files) else Path()
     graph = below / "onnx" / _file_name(precision, level)
     # optimum's optimisations and quantization know the operators that its own tracer writes.
-    needs_optimum = precision == "int8" or level is not None
-    if needs_optimum:
-        check_here("--layout optimum --precision int8" if level is None else f"--optimize {level}")
-    traced_by = chosen_exporter(exporter, ranker, prefers_optimum=needs_optimum)
+    needs_optimum = optimum_flag(precision, level)
+    if needs_optimum is not None:
+        check_here(needs_optimum)
+    traced_by = chosen_exporter(exporter, ranker, prefers_optimum=needs_optimum is not None)
     place = _place(source, files, out)
     standing = _holds_files(place)
     with _near(place) as building:

@@ -8,7 +8,7 @@ from farrank_exporters.parity import BeyondBound, Scores, measure, reference
 from farrank_exporters.texts import SampleTexts
 from farrank_rankers.errors import ExportError, RankerError
 from farrank_rankers.exports.manifest import ExportParity
-from farrank_rankers.exports.published_files import PublishedFile, find_published, processor_instructions
+from farrank_rankers.exports.published_files import PublishedFile, find_published, why_not_served
 from farrank_rankers.exports.published_parity import MeasuredFile, read_measured, write_measured
 from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import Overrides, open_ranker
@@ -65,13 +65,9 @@ def measure_files(
     `expected` is the ranker's own `reference`. The second value gives the reason for each file, or file with
     runtime and precision, that could not be measured.
     """
-    here = processor_instructions()
     measured: list[MeasuredFile] = []
-    skipped = {
-        str(each): f"quantized for {each.instructions}, which this processor lacks"
-        for each in files
-        if each.instructions not in (None, *here)
-    }
+    model = ModelFiles.find(locate(source))
+    skipped = {str(each): why for each in files if (why := why_not_served(model, each)) is not None}
     able = PublishedGraphs([each for each in files if str(each) not in skipped])
     opened: dict[str, OpenedPublished] = {}
     for runtime, precision in fastest_first("cpu"):

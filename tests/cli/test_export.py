@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import re
 import shutil
@@ -213,6 +214,37 @@ def test_wrong_usage_is_one_line(farrank: Farrank, arguments: list[str], complai
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.skipif(importlib.util.find_spec("optimum") is not None, reason="optimum is installed")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--exporter", "optimum"),
+        ("--layout", "optimum", "--exporter", "optimum"),
+        ("--layout", "optimum", "--precision", "int8"),
+        ("--layout", "optimum", "--optimize", "O3"),
+    ],
+)
+def test_a_missing_optimum_is_reported_before_anything_is_loaded(flags: tuple[str, ...]) -> None:
+    """Without torch, which takes seconds to import, and without looking for the ranker."""
+    program = (
+        "import sys; from farrank_cli.main import main; code = main(sys.argv[1:]); "
+        "print(code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "export", "no/such/ranker", *flags],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=True,
+    )
+    assert done.stdout == "2 False\n"
+    assert done.stderr == (
+        f"farrank: {' '.join(flags[-2:]) if flags[-2] != '--precision' else ' '.join(flags)} needs optimum, "
+        "which is not installed: pip install -c constraints-transformers-4.txt 'farrank[optimum]' in a "
+        "separate environment, because it pins transformers to 4.57\n"
+    )
+
+
 def test_optimums_layout_is_written_and_refusals_name_the_flag(
     farrank: Farrank, texts: Path, tmp_path: Path
 ) -> None:
@@ -228,6 +260,8 @@ def test_optimums_layout_is_written_and_refusals_name_the_flag(
     version = open_ranker(source).version
     assert first == f"{out}/onnx/model.onnx: fp32, traced by torch, version {version}"
     assert {"onnx on cpu in fp32", "openvino on cpu in fp32"} <= {line.partition(":")[0] for line in reports}
+    # Nobody asked for bf16, in which OpenVINO may compute a graph in fp32 on some processors.
+    assert not any("in bf16" in line or "BEYOND" in line for line in reports)
     assert "0 steps, tracing with torch" in outcome.err.splitlines()
     assert (out / "onnx" / "model.onnx").is_file()
 

@@ -1,7 +1,9 @@
 """`farrank rankers measure`: published graphs next to their weights, and the runtime chosen because of it."""
 
 import json
+import platform
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.runtime import Placement, PrecisionAbsent
 from support import published_exports as made
 from support.exported_rankers import text
+from support.language_models import make_language_model
 from support.made_once import made_once
 
 if TYPE_CHECKING:
@@ -152,3 +155,26 @@ def test_unmeasurable_and_unreadable_graphs_are_reported(
     outcome = farrank("rankers", "exports", folder)
     assert outcome.exit_code == 2
     assert f"{folder / MEASURED} has changed since it was written" in outcome.err
+
+
+def test_graphs_that_this_machine_or_farrank_cannot_serve_are_listed_with_the_reason(
+    farrank: "Callable[..., Outcome]", published: Path, tmp_path: Path
+) -> None:
+    folder = made.copied(published, tmp_path / "published")
+    missing = "arm64" if platform.machine().lower() not in ("arm64", "aarch64") else "avx2"
+    name = f"onnx/model_{'qint8' if missing == 'arm64' else 'quint8'}_{missing}.onnx"
+    (folder / "onnx" / "model_quantized.onnx").rename(folder / name)
+    said = f"no: quantized for {missing}, which this processor lacks"
+    listed = farrank("rankers", "exports", folder).out.splitlines()
+    (line,) = (line for line in listed if line.startswith(name))
+    assert line.endswith(said)
+
+    model = make_language_model(tmp_path / "lm", "qwen3")
+    (model / "onnx").mkdir()
+    shutil.copy(folder / "onnx" / "model.onnx", model / "onnx" / "model.onnx")
+    outcome = farrank("rankers", "exports", model)
+    assert outcome.exit_code == 0
+    (line,) = (line for line in outcome.out.splitlines() if line.startswith("onnx/model.onnx"))
+    assert line.endswith(
+        "no: published graphs of a cross-encoder or biencoder are served, and this is a yes-no"
+    )

@@ -38,7 +38,7 @@ def test_without_optimum_torch_traces_and_optimum_is_refused_by_name(tmp_path: P
     made.save_cross_encoder(tmp_path)
     ranker = open_ranker(tmp_path)
     assert chosen_exporter("auto", ranker) == "torch"
-    with pytest.raises(ExportError, match=r"pip install 'farrank\[optimum\]'"):
+    with pytest.raises(ExportError, match=r"-c constraints-transformers-4\.txt 'farrank\[optimum\]'"):
         chosen_exporter("optimum", ranker)
     with pytest.raises(ExportError, match="--optimize O2 needs optimum, which is not installed"):
         check_here("--optimize O2")

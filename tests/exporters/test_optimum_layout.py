@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from farrank_exporters import optimum_exporter, optimum_layout
-from farrank_exporters.optimum_exporter import QUANTIZED_FILES, AskedExporter, Level, best_instructions
-from farrank_exporters.optimum_layout import PlainExport, PlainPrecision, export_layout
+from farrank_exporters.optimum_exporter import QUANTIZED_FILES, best_instructions
+from farrank_exporters.optimum_here import AskedExporter, Level, PlainPrecision
+from farrank_exporters.optimum_layout import PlainExport, export_layout
 from farrank_exporters.plain_graph import plain_output, trace_plain
 from farrank_rankers.errors import ExportError, SourceError
 from farrank_rankers.exports.manifest import Graph, sealed

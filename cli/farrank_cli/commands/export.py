@@ -5,17 +5,22 @@ import itertools
 import sys
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from farrank_cli.exit_codes import DONE, CommandError, told_in_a_line
-from farrank_cli.exporting import steps_shown
 from farrank_cli.flags import flag
-from farrank_exporters.export import artifact_of, export_ranker
-from farrank_exporters.optimum_exporter import AskedExporter, Level
-from farrank_exporters.optimum_layout import PlainPrecision, export_layout
-from farrank_exporters.texts import SampleTexts, divide, python_documentation, read_texts
+from farrank_exporters.optimum_here import (
+    AskedExporter,
+    Level,
+    PlainPrecision,
+    check_installed,
+    optimum_flag,
+)
 from farrank_rankers.errors import RankerError
 from farrank_rankers.exports.manifest import ExportFormat, ExportParity, ExportPrecision
+
+if TYPE_CHECKING:
+    from farrank_exporters.texts import SampleTexts
 
 _LAYOUTS = ("farrank", "optimum")
 
@@ -49,13 +54,23 @@ def run(args: argparse.Namespace) -> int:
 
     Raises: CommandError if it cannot be exported, or its scores are beyond their bound.
     """
-    if args.layout == "optimum":
+    with told_in_a_line(RankerError):  # before torch is imported, which takes seconds
+        plain = args.layout == "optimum"
+        needs_optimum = optimum_flag(args.precision, args.optimize) if plain else None
+        if needs_optimum is None and args.exporter == "optimum":
+            needs_optimum = "--exporter optimum"
+        if needs_optimum is not None:
+            check_installed(needs_optimum)
+    if plain:
         return _export_for_optimum(args)
     if args.optimize is not None:
         raise CommandError(
             f"--optimize is {args.optimize}; it needs --layout optimum: runtimes optimise our own graphs "
             "when they load them"
         )
+    from farrank_cli.exporting import steps_shown
+    from farrank_exporters.export import artifact_of, export_ranker
+
     with told_in_a_line(RankerError, file=args.out or args.ranker):
         measured, calibration = _texts(args.texts)
         with (
@@ -89,8 +104,10 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _texts(file: Path | None) -> tuple[SampleTexts, SampleTexts]:
+def _texts(file: Path | None) -> "tuple[SampleTexts, SampleTexts]":
     """Read the texts to measure and to calibrate with."""
+    from farrank_exporters.texts import divide, python_documentation, read_texts
+
     texts = python_documentation() if file is None else read_texts(file)
     return divide(texts, str(file or "Python's documentation"))
 
@@ -102,6 +119,9 @@ def _export_for_optimum(args: argparse.Namespace) -> int:
             raise CommandError(
                 f"--{name} is {found}; with --layout optimum it must be {' or '.join(allowed)}"
             )
+    from farrank_cli.exporting import steps_shown
+    from farrank_exporters.optimum_layout import export_layout
+
     with told_in_a_line(RankerError, file=args.out or args.ranker), steps_shown() as progress:
         counter = itertools.count()
         exported = export_layout(
@@ -119,7 +139,8 @@ def _export_for_optimum(args: argparse.Namespace) -> int:
     print(
         f"{exported.graph}: {exported.precision}, traced by {exported.exporter}, version {exported.version}"
     )
-    for each in exported.measured:
+    # Runtimes may also compute in other precisions; their reports are kept with the graph.
+    for each in (each for each in exported.measured if each.precision == exported.precision):
         figures = _sentence(each.parity) if each.parity else f"{each.runtime} in {each.precision}"
         print(figures + ("" if each.beyond is None else "; BEYOND ITS BOUND"))
     return DONE

@@ -232,7 +232,7 @@ def _published_rows(source: str) -> list[tuple[str, ...]]:
     A graph that cannot be served has a row with the reason.
     """
     from farrank_rankers.errors import RankerError
-    from farrank_rankers.exports.published_files import find_published
+    from farrank_rankers.exports.published_files import graph_files, why_not_served
     from farrank_rankers.exports.published_parity import read_measured
     from farrank_rankers.files.model_files import ModelFiles, locate
     from farrank_rankers.files.open import Overrides
@@ -242,7 +242,10 @@ def _published_rows(source: str) -> list[tuple[str, ...]]:
     files = ModelFiles.find(locate(source))
     measured = read_measured(files.folder)
     rows: list[tuple[str, ...]] = []
-    for file in find_published(files):
+    for file in graph_files(files):
+        if (why := why_not_served(files, file)) is not None:
+            rows.append((str(file), *["-"] * 7, f"no: {why}"))
+            continue
         try:
             opened = open_published(file, source, Overrides())
         except (RankerError, RuntimeAbsent) as error:

@@ -78,11 +78,23 @@ class PublishedFile:
 def find_published(files: ModelFiles) -> list[PublishedFile]:
     """List a model's published graphs with a known precision, the preferred first.
 
-    Only cross-encoders and bi-encoders have them. Git LFS pointers to graphs do not count.
+    Only those of cross-encoders and bi-encoders count. Git LFS pointers to graphs do not count.
     Raises: ExportError if a folder cannot be read.
     """
+    return graph_files(files) if files.kind in SERVED_KINDS else []
+
+
+def why_not_served(files: ModelFiles, file: PublishedFile) -> str | None:
+    """Explain why a graph cannot be served on this machine, as far as its model and its name tell."""
     if files.kind not in SERVED_KINDS:
-        return []
+        return f"published graphs of a {' or '.join(SERVED_KINDS)} are served, and this is a {files.kind}"
+    if file.instructions not in (None, *processor_instructions()):
+        return f"quantized for {file.instructions}, which this processor lacks"
+    return None
+
+
+def graph_files(files: ModelFiles) -> list[PublishedFile]:
+    """List the graphs in a model's folder of any kind, as `find_published` does."""
     found: list[PublishedFile] = []
     for where in dict.fromkeys((files.folder, files.transformer)):
         for below in (where, where / "onnx", where / "openvino"):

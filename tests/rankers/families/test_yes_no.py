@@ -38,6 +38,7 @@ DOCUMENTS = [
     "hello world " * 60,
     "  café 😀 straße,\n\nparse command line arguments?",
     "\nyes\nno",
+    "",
 ]
 CHAT_TEMPLATE = (
     '{%- set instruction = messages | selectattr("role", "eq", "system") | map(attribute="content") | first'
