@@ -181,7 +181,8 @@ class HttpConfig(CheckedConfig):
     """The HTTP endpoint, at `listen.host` and with `listen.tls`. Port 0 takes a free one; None: no HTTP.
 
     `models` maps model names that clients of other rerankers send by default to the ranker that answers; `*`
-    stands for any characters. An empty ranker name means the default ranker. Pages of `cors_origins`
+    stands for any characters, and case does not matter. An empty ranker name means the default ranker. Any
+    other name is refused, or means the default ranker (`unknown_models`), too. Pages of `cors_origins`
     (`https://search.example`, or `*` for all) may call from a browser. `page` serves the endpoint's own page
     at `/`.
     """
@@ -192,8 +193,15 @@ class HttpConfig(CheckedConfig):
     )
     page: bool = True
     models: Mapping[str, str] = field(
-        default_factory=lambda: dict.fromkeys(("rerank-*", "jina-*", "reranker", "default/not-specified"), "")
+        default_factory=lambda: dict.fromkeys(
+            (
+                *("rerank-*", "*/rerank-*", "cohere-rerank-*", "cohere.rerank-*", "jina-*", "*/jina-*"),
+                *("reranker", "default/not-specified"),
+            ),
+            "",
+        )
     )
+    unknown_models: Literal["refuse", "default"] = "refuse"
 
 
 @dataclass(frozen=True, slots=True)

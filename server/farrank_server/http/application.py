@@ -15,12 +15,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from farrank_calls.errors import Reason, Unavailable
 from farrank_calls.telemetry.call_record import REQUEST_ID, begin
+from farrank_page import openapi
 from farrank_page.routes import page_routes
 from farrank_server.config.schema import ServerConfig
-from farrank_server.http import connect, openapi
+from farrank_server.http import connect
 from farrank_server.http.calls import RECORD, HttpCalls, refusal_headers
-from farrank_server.http.dialects import info
+from farrank_server.http.dialects import info, score
 from farrank_server.http.dialects import routes as dialects
+from farrank_server.http.dialects.dialect_request import RerankBody
 from farrank_server.http.dialects.models import Models
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
@@ -30,9 +32,9 @@ from farrank_server.wire.standard_services import LATELY_S
 
 # The headers of answers that a page of another origin may read.
 EXPOSED = (
-    *("Retry-After", "retry-after-ms", "X-Farrank-Tokens-Cut", "x-compute-type", "x-compute-characters"),
-    *("x-compute-tokens", "x-compute-time", "x-total-time", "x-tokenization-time", "x-queue-time"),
-    *("x-inference-time", "X-Request-Id"),
+    *("Retry-After", "retry-after-ms", "X-Request-Id", "X-Farrank-Tokens-Cut", "X-Farrank-Unknown-Model"),
+    *("x-compute-type", "x-compute-characters", "x-compute-tokens", "x-compute-time", "x-total-time"),
+    *("x-tokenization-time", "x-queue-time", "x-inference-time"),
 )
 
 
@@ -50,7 +52,7 @@ class HttpApplication:
         self.serving = False
         self._health_asked_s = -math.inf
         self._calls = HttpCalls(config.limits, service, guard, unread, receiving)
-        models = Models(service.rankers, config.listen.http.models)
+        models = Models(service.rankers, config.listen.http)
         http = config.listen.http
         cors = Middleware(
             CORSMiddleware,
@@ -67,7 +69,7 @@ class HttpApplication:
                 *connect.routes(self._calls),
                 *dialects.routes(self._calls, models),
                 *info.routes(config, self._calls, models),
-                *openapi.routes(),
+                *openapi.routes((RerankBody, score.ScoreBody)),
                 *(page_routes() if http.page else ()),
             ],
             exception_handlers={HTTPException: _not_found},

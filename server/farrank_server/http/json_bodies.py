@@ -34,6 +34,7 @@ _ESCAPED_BYTES = 6
 def decoded(body: bytes, kind: type[Body], limits: LimitsConfig) -> Body:
     """Read JSON as a type; fields that the type does not have are ignored.
 
+    Numbers and booleans may be written as texts ("2", "true"), as some clients do.
     The values of a large body are counted first, and the body is read in parts. Each part holds the
     interpreter's lock for some milliseconds; other threads run in the pauses. Do not call this on the event
     loop's thread.
@@ -111,7 +112,7 @@ def check_length(field: str, raw: msgspec.Raw, limit: str, limits: LimitsConfig)
 def _decoded(body: bytes | msgspec.Raw, kind: type[Body], number: int = 0) -> Body:
     """Read JSON as a type. `number` is the index that errors give for the only entry of a list."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=kind, strict=False)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$")
         field = place.rstrip("`").removeprefix(".") or "request"

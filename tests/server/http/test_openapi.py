@@ -6,12 +6,14 @@ import jsonschema
 import openapi_pydantic
 import pytest
 
-from farrank_server.http import openapi
+from farrank_page import openapi
+from farrank_server.http.dialects.dialect_request import RerankBody
+from farrank_server.http.dialects.score import ScoreBody
 from support.http_endpoint import Opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DESCRIBED = openapi.describe()
+DESCRIBED = openapi.describe((RerankBody, ScoreBody))
 EXAMPLES = [
     (path, method, operation)
     for path, operations in DESCRIBED["paths"].items()

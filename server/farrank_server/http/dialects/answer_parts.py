@@ -1,6 +1,7 @@
 """The parts of an answer that all shapes share: warnings, headers with timings, and passages."""
 
 from collections.abc import Iterable
+from urllib.parse import quote
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import InvalidArgument
@@ -19,10 +20,12 @@ def check_whole(request: DialectRequest, answer: pb.RerankResponse) -> None:
     Raises: InvalidArgument.
     """
     body = request.body
-    if body.truncation is False or body.truncate is False:
+    if body.truncation is False or body.truncate in (False, "NONE"):
         rule = "truncation is not allowed by the request"
     elif body.truncation_direction in ("left", "Left"):
         rule = "truncation_direction is left, and texts are read from their beginning"
+    elif body.truncate == "START":
+        rule = "truncate is START, and texts are read from their beginning"
     else:
         return
     if warnings := warnings_of(answer):
@@ -59,7 +62,9 @@ def headers_of(request: DialectRequest, answer: pb.RerankResponse) -> dict[str, 
         "x-queue-time": timings.queue_ns,
         "x-inference-time": timings.inference_ns,
     }
+    unknown = {"X-Farrank-Unknown-Model": quote(request.unknown_model[:100], "/:")}
     return {
+        **(unknown if request.unknown_model else {}),
         "X-Farrank-Tokens-Cut": str(cut),
         "X-Farrank-Rounds": str(answer.usage.rounds),
         **{f"X-Farrank-Chunks-{name.title()}": str(count) for name, count in chunks_of(answer).items()},

@@ -15,6 +15,9 @@ from farrank_server.http.json_bodies import json_of, refuse_surrogates
 
 BodyDocument = str | dict[str, Any]
 
+# The fields in which multimodal clients send what no ranker can read.
+MEDIA = ("image", "image_url", "video", "video_url", "audio_url", "input_audio")
+
 
 class SpansBody(msgspec.Struct):
     """Cohere's options for the passages of each document."""
@@ -40,8 +43,9 @@ class DepthBody(msgspec.Struct):
 class RerankBody(msgspec.Struct):
     """The fields of all shapes. Clients send null for unset fields, and may send further fields."""
 
-    query: str | None = None
-    documents: list[BodyDocument] | None = None
+    query: BodyDocument | None = None
+    documents: list[BodyDocument] | dict[str, Any] | None = None
+    passages: list[BodyDocument] | None = None
     texts: list[str] | None = None
     model: str | None = None
     top_n: int | None = None
@@ -55,7 +59,7 @@ class RerankBody(msgspec.Struct):
     raw_scores: bool | None = None
     use_activation: bool | None = None
     truncation: bool | None = None
-    truncate: bool | None = None
+    truncate: bool | Literal["NONE", "START", "END"] | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
     instruction: str | None = None
     truncate_prompt_tokens: int | None = None
@@ -65,10 +69,15 @@ class RerankBody(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class DialectRequest:
-    """A parsed request: `documents` are as the client sent them, `texts` holds the text read of each."""
+    """A parsed request: `documents` are as the client sent them, `texts` holds the text read of each.
+
+    `unknown_model` is the client's name of a model that no ranker has, if the default ranker stands for it.
+    """
 
     body: RerankBody
     scorer: Scorer
+    unknown_model: str
+    query: str
     documents: Sequence[BodyDocument]
     texts: Sequence[str]
     top_n: int
@@ -90,7 +99,7 @@ class DialectRequest:
         Raises: InvalidArgument naming the field.
         """
         body = self.body
-        raw = body.raw_scores or body.use_activation is False
+        raw = body.raw_scores or body.use_activation is False or body.passages is not None
         with refuse_surrogates():
             options = pb.RerankOptions(
                 ranker=self.scorer.name,
@@ -102,7 +111,7 @@ class DialectRequest:
                 comparable_scores=True,
                 instruction=body.instruction,
             )
-            request = pb.RerankRequest(query=body.query, options=options)
+            request = pb.RerankRequest(query=self.query, options=options)
             for text in self.texts:
                 request.documents.add(text=text)
             return request
@@ -128,12 +137,19 @@ class DialectRequest:
         return min(limits, default=0)
 
 
-def understand(body: RerankBody, models: Models, caller: Caller) -> DialectRequest:
+def understand(
+    body: RerankBody, models: Models, caller: Caller, *, accepts_unknown: bool = False
+) -> DialectRequest:
     """Find the ranker, the texts and the number of results of a request.
 
+    TEI ignores the name of a model; `accepts_unknown` says that another shape does, too.
     Raises: InvalidArgument naming the field; NotFound or PermissionDenied if there is no such model.
     """
-    given: Sequence[BodyDocument] | None = body.documents if body.texts is None else body.texts
+    documents = body.documents if body.passages is None else body.passages
+    if isinstance(documents, dict):
+        # In vLLM's form each content part is a document.
+        documents = [{"text": text} for text in _texts_of(documents.get("content"), "documents.content")]
+    given: Sequence[BodyDocument] | None = documents if body.texts is None else body.texts
     if given is None:
         raise InvalidArgument("documents: is missing; it must be a list of texts")
     name, top_n = "top_n", body.top_n
@@ -141,10 +157,12 @@ def understand(body: RerankBody, models: Models, caller: Caller) -> DialectReque
         name, top_n = "top_k", body.top_k
     if body.relevant_spans and body.relevant_spans.max_spans is not None:
         _at_least(0, "relevant_spans.max_spans", body.relevant_spans.max_spans)
-    scorer = models.ranker(body.model, caller)
+    is_tei = body.texts is not None
+    scorer, unknown = models.ranker(body.model, caller, accepts_unknown=accepts_unknown or is_tei)
     _check_unsupported(body, scorer)
-    texts = [each if isinstance(each, str) else _text_of(each, n, body) for n, each in enumerate(given)]
-    return DialectRequest(body, scorer, given, texts, _at_least(0, name, top_n or 0))
+    query = _text_of(body.query or "", "query")
+    texts = [_text_of(each, f"documents[{n}]", body.rank_fields) for n, each in enumerate(given)]
+    return DialectRequest(body, scorer, unknown, query, given, texts, _at_least(0, name, top_n or 0))
 
 
 def _check_unsupported(body: RerankBody, scorer: Scorer) -> None:
@@ -157,16 +175,40 @@ def _check_unsupported(body: RerankBody, scorer: Scorer) -> None:
         )
 
 
-def _text_of(document: dict[str, Any], index: int, body: RerankBody) -> str:
-    """The text of a document that is an object: its `text`, or the fields to rank by, in their order."""
-    fields = body.rank_fields or ["text"]
-    if missing := [name for name in fields if document.get(name) is None]:
-        raise InvalidArgument(f"documents[{index}]: has no {missing[0][:100]!r}")
-    values = ((name, document[name]) for name in fields)
+def _text_of(value: BodyDocument, place: str, rank_fields: Sequence[str] | None = None) -> str:
+    """The text of a query or document: itself, its `text` or `content`, or its fields to rank by in order."""
+    if isinstance(value, str):
+        return value
+    if not rank_fields and value.get("text") is None and "content" in value:
+        return "\n".join(_texts_of(value["content"], f"{place}.content"))
+    fields = rank_fields or ["text"]
+    if missing := [name for name in fields if value.get(name) is None]:
+        raise InvalidArgument(f"{place}: has no {missing[0][:100]!r}{_instead(value)}")
+    values = ((name, value[name]) for name in fields)
     return "\n".join(
-        value if isinstance(value, str) else json_of(value, f"documents[{index}].{name[:100]}")
-        for name, value in values
+        each if isinstance(each, str) else json_of(each, f"{place}.{name[:100]}") for name, each in values
     )
+
+
+def _texts_of(content: object, place: str) -> list[str]:
+    """The texts of content parts, the form of clients that may also send images.
+
+    Raises: InvalidArgument naming the first part that is no text.
+    """
+    parts = content if isinstance(content, list) else [content]
+    texts = []
+    for number, part in enumerate(parts):
+        text = part.get("text") if isinstance(part, dict) else part
+        if not isinstance(text, str):
+            raise InvalidArgument(f"{place}[{number}]: has no 'text'{_instead(part)}")
+        texts.append(text)
+    return texts
+
+
+def _instead(value: object) -> str:
+    """The end of an error about a missing text, if the value is of another kind, such as an image."""
+    names = [each for each in MEDIA if isinstance(value, dict) and each in value]
+    return f"; it holds {names[0]!r}, and rankers read texts alone" if names else ""
 
 
 def _at_least(least: int, name: str, value: int) -> int:

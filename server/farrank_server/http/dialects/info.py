@@ -1,5 +1,7 @@
-"""TEI's `/info`: describes the default ranker and the limits of a call to TEI's clients."""
+"""Describes what is served: TEI's `/info` and the list of models that OpenAI's clients read."""
 
+from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -12,25 +14,32 @@ from farrank_server.access.callers import Caller
 from farrank_server.config.schema import ServerConfig
 from farrank_server.http.calls import HttpCalls
 from farrank_server.http.dialects.models import Models
-from farrank_server.http.dialects.shapes import Tei, json_response
+from farrank_server.http.dialects.shapes import Shape, Superset, Tei, json_response
 
 # The names that torch uses, and therefore TEI.
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def routes(config: ServerConfig, calls: HttpCalls, models: Models) -> list[Route]:
-    """The route of the description."""
+    """The routes of the descriptions."""
 
-    def write(caller: Caller) -> Response:
-        return json_response(200, describe(config, models, caller), {})
+    async def get(method: str, shape: Shape, content: Callable[[Caller], Any], request: Request) -> Response:
+        def write(caller: Caller) -> Response:
+            return json_response(200, content(caller), {})
 
-    def refuse(error: FarrankError) -> Response:
-        return Tei().refuse(error, None)
+        def refuse(error: FarrankError) -> Response:
+            return shape.refuse(error, None)
 
-    async def get(request: Request) -> Response:
-        return await calls.describe(request, "Info", write, refuse)
+        return await calls.describe(request, method, write, refuse)
 
-    return [Route("/info", get)]
+    def listed(caller: Caller) -> Any:
+        same = {"object": "model", "created": 0, "owned_by": "farrank"}
+        return {"object": "list", "data": [{"id": name, **same} for name in models.names(caller)]}
+
+    return [
+        Route("/info", partial(get, "Info", Tei(), partial(describe, config, models))),
+        *(Route(path, partial(get, "Models", Superset(), listed)) for path in ("/v1/models", "/models")),
+    ]
 
 
 def describe(config: ServerConfig, models: Models, caller: Caller) -> dict[str, Any]:
@@ -38,7 +47,7 @@ def describe(config: ServerConfig, models: Models, caller: Caller) -> dict[str, 
 
     Raises: PermissionDenied if the caller may use no ranker.
     """
-    scorer = models.ranker(None, caller)
+    scorer, _ = models.ranker(None, caller)
     first = scorer.members[0]
     return {
         "model_id": first.spec.backbone,

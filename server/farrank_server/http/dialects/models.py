@@ -1,38 +1,51 @@
 """Finds the ranker that a client means by the name of a model."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 
 from farrank_server.access.callers import Caller
+from farrank_server.config.schema import HttpConfig
 from farrank_server.engine.loaded.ranker import Scorer
 
 
 class Models:
     """The rankers by their own names, and by the model names that clients of other services send.
 
-    `rankers` begins with the default one. `aliases` maps patterns with `*` to a ranker's name; an empty name
-    means the default ranker.
+    `rankers` begins with the default one. `config.models` maps patterns with `*` to a ranker's name; an empty
+    name means the default ranker. Upper and lower case are the same.
     """
 
-    def __init__(self, rankers: Mapping[str, Scorer], aliases: Mapping[str, str]) -> None:
+    def __init__(self, rankers: Mapping[str, Scorer], config: HttpConfig) -> None:
         self._rankers = rankers
-        self._aliases = aliases
+        self._aliases = config.models
+        self._accepts_unknown = config.unknown_models == "default"
 
-    def ranker(self, model: str | None, caller: Caller) -> Scorer:
+    def names(self, caller: Caller) -> Collection[str]:
+        """The names of the rankers that the caller may use."""
+        return caller.rankers(self._rankers)
+
+    def ranker(
+        self, model: str | None, caller: Caller, *, accepts_unknown: bool = False
+    ) -> tuple[Scorer, str]:
         """Find the ranker of a model among those that the caller may use; without a model, the default one.
 
+        Where unknown models are accepted, the default ranker stands for them, and the second value is the
+        unknown name; otherwise it is empty.
         Raises: NotFound with the known names; PermissionDenied instead for a key that may use only some.
         """
         name = model or ""
-        usable, default = caller.rankers(self._rankers), caller.default_ranker(self._rankers)
+        usable, default = self.names(caller), caller.default_ranker(self._rankers)
+        unknown = ""
         if name and name not in usable:
-            matching = (to for pattern, to in self._aliases.items() if fnmatchcase(name, pattern))
+            aliases = self._aliases.items()
+            matching = (to for alias, to in aliases if fnmatchcase(name.lower(), alias.lower()))
             found = next(matching, None)
-            if found is None or (found and found not in usable):
-                aliases = [alias for alias, to in self._aliases.items() if (to or default) in usable]
-                raise caller.no_ranker("model", name, (*usable, *aliases))
-            name = found
+            is_known = found == "" or found in usable
+            if not is_known and not (accepts_unknown or self._accepts_unknown):
+                known = [alias for alias, to in aliases if (to or default) in usable]
+                raise caller.no_ranker("model", name, (*usable, *known))
+            name, unknown = (found, "") if found is not None and is_known else ("", name)
         name = name or default
         if not name:
             raise caller.no_ranker("model", name, ())
-        return self._rankers[name]
+        return self._rankers[name], unknown

@@ -1,5 +1,6 @@
 """The paths of other rerankers' APIs, and the shape in which requests at each are answered."""
 
+import re
 from functools import partial
 
 import msgspec
@@ -16,8 +17,20 @@ from farrank_server.http.dialects import score
 from farrank_server.http.dialects.answer_parts import check_whole, headers_of
 from farrank_server.http.dialects.dialect_request import DialectRequest, RerankBody, understand
 from farrank_server.http.dialects.models import Models
-from farrank_server.http.dialects.shapes import Shape, Superset, Tei, Voyage, json_response
+from farrank_server.http.dialects.shapes import (
+    Nvidia,
+    Shape,
+    Superset,
+    Tei,
+    Voyage,
+    Weaviate,
+    json_response,
+)
 from farrank_server.http.json_bodies import decoded
+
+# The paths at which a model name of Voyage selects its shape, and llama.cpp's, which ignores models' names.
+VOYAGE_BY_NAME = ("/rerank", "/v1/rerank", "/v1/v1/rerank")
+IGNORE_MODELS = ("/reranking", "/v1/reranking")
 
 # /v1/v1 and /v1/v2 serve clients that add the version to an address that has one already.
 PATHS: dict[str, Shape] = {
@@ -26,17 +39,23 @@ PATHS: dict[str, Shape] = {
     **dict.fromkeys(("/infinity/rerank", "/infinity/v1/rerank"), Superset(documents_are_texts=True)),
     **dict.fromkeys(("/voyage/rerank", "/voyage/v1/rerank"), Voyage()),
     **dict.fromkeys(("/", "/invocations"), Tei()),
+    "/weaviate/rerank": Weaviate(),
+    **dict.fromkeys(("/ranking", "/v1/ranking"), Nvidia()),
+    **dict.fromkeys(IGNORE_MODELS, Superset()),
 }
+
+# Voyage's JavaScript client leaves out an unset top_k. Names of Cohere's models have a letter in this place.
+VOYAGE_MODEL = re.compile(r"(voyage(ai)?/)?rerank-(lite-)?\d", re.IGNORECASE)
 
 
 def routes(calls: HttpCalls, models: Models) -> list[Route]:
     """The routes at which documents are reranked or scored."""
 
-    async def post(shape: Shape, request: Request) -> Response:
-        return await calls.answer(request, "Rerank", RerankExchange(models, shape))
+    async def post(path: str, request: Request) -> Response:
+        return await calls.answer(request, "Rerank", RerankExchange(models, path))
 
     return [
-        *(Route(path, partial(post, shape), methods=["POST"]) for path, shape in PATHS.items()),
+        *(Route(path, partial(post, path), methods=["POST"]) for path in PATHS),
         *score.routes(calls, models),
     ]
 
@@ -48,9 +67,10 @@ GUESSED_FROM_BYTES = 65_536
 class RerankExchange:
     """One request and its answer. The request's fields decide on the shape; otherwise the path does."""
 
-    def __init__(self, models: Models, shape: Shape) -> None:
+    def __init__(self, models: Models, path: str) -> None:
         self._models = models
-        self._shape = shape
+        self._path = path
+        self._shape = PATHS[path]
         self._request: DialectRequest | None = None
 
     def read(self, body: bytes, limits: LimitsConfig, caller: Caller) -> pb.RerankRequest:
@@ -67,9 +87,11 @@ class RerankExchange:
             raise
         if fields.texts is not None:
             self._shape = Tei()
-        elif fields.top_k is not msgspec.UNSET:
+        elif fields.top_k is not msgspec.UNSET or (
+            self._path in VOYAGE_BY_NAME and VOYAGE_MODEL.match(fields.model or "")
+        ):
             self._shape = Voyage()
-        self._request = understand(fields, self._models, caller)
+        self._request = understand(fields, self._models, caller, accepts_unknown=self._path in IGNORE_MODELS)
         return self._request.to_pb()
 
     def write(self, answer: pb.RerankResponse) -> Response:

@@ -121,6 +121,34 @@ class Voyage:
         return json_response(status_of(error), {"detail": error.message}, refusal_headers(error))
 
 
+class Weaviate(Superset):
+    """The shape of Weaviate's module reranker-transformers: a score for each document, in their order."""
+
+    def answer(self, request: DialectRequest, answer: pb.RerankResponse) -> Any:
+        """The documents with their scores."""
+        scores = [
+            {"document": request.texts[each.index], "score": each.score}
+            for each in sorted(answer.results, key=lambda each: each.index)
+        ]
+        return {"query": request.query, "scores": scores}
+
+    def refuse(self, error: FarrankError, request: DialectRequest | None) -> Response:
+        """An error with its message in `error`, as a text."""
+        return json_response(status_of(error), {"error": error.message}, refusal_headers(error))
+
+
+class Nvidia(Superset):
+    """NVIDIA's shape: `rankings` with logits, which are the ranker's own scores."""
+
+    def answer(self, request: DialectRequest, answer: pb.RerankResponse) -> Any:
+        """The rankings, best first."""
+        tokens = answer.usage.tokens
+        return {
+            "rankings": [{"index": each.index, "logit": each.score} for each in best_of(request, answer)],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+
+
 _TEI_TYPES = {
     grpc.StatusCode.INVALID_ARGUMENT: (422, "Validation"),
     # TEI answers 401 without a body; its clients know no error type for it.

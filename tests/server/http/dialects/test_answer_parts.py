@@ -12,7 +12,7 @@ NOBODY = LoadedEnsemble("nobody", ())
 
 def asked(**spans: float) -> DialectRequest:
     body = RerankBody(relevant_spans=SpansBody(**spans))  # type: ignore[arg-type]  # numbers alone
-    return DialectRequest(body, NOBODY, ["text"], ["text"], 0)
+    return DialectRequest(body, NOBODY, "", "query", ["text"], ["text"], 0)
 
 
 def result(score: float, evidence: "pb.Evidence", *chunks: tuple[int, int, float]) -> pb.Result:

@@ -31,6 +31,8 @@ async def native(endpoint: Opened, **options: Any) -> list[dict[str, Any]]:
         ("/v1/rerank", "1"),
         ("/v1/v1/rerank", "1"),
         ("/infinity/rerank", "2"),
+        ("/reranking", "2"),
+        ("/v1/reranking", "2"),
     ],
 )
 async def test_all_paths_answer_with_the_same_ranking(
@@ -246,7 +248,7 @@ async def test_passages_are_cohere_s_spans(shared_endpoint: Opened) -> None:
         ({"documents": [{"text": "b"}], "rank_fields": ["title"]}, 400, "documents[0]: has no 'title'"),
         ({"documents": ["a"] * 1001}, 400, "max_documents is 1000"),
         ({"top_n": -1}, 400, "top_n: is -1; it must be 0 or more"),
-        ({"top_n": "2"}, 400, "top_n: is invalid"),
+        ({"top_n": "two"}, 400, "top_n: is invalid"),
         ({"max_chunks_per_doc": 0}, 400, "max_chunks_per_doc: is 0; it must be 1 or more"),
         ({"max_tokens_per_doc": 0}, 400, "max_tokens_per_doc: is 0; it must be 1 or more"),
         ({"relevant_spans": {"mode": "on"}}, 400, "relevant_spans.mode: is invalid"),
@@ -275,6 +277,10 @@ async def test_problems_are_reported_where_each_client_looks(
         ("rerank-v3.5", "maxp"),
         ("jina-reranker-v2-base-multilingual", "maxp"),
         ("default/not-specified", "maxp"),
+        ("Cohere-rerank-v4.0-pro", "maxp"),
+        ("cohere/rerank-v3.5", "maxp"),
+        ("cohere.rerank-v3-5:0", "maxp"),
+        ("jinaai/Jina-Reranker-v3", "maxp"),
     ],
 )
 async def test_models_are_rankers_or_names_that_stand_for_one(
@@ -282,3 +288,72 @@ async def test_models_are_rankers_or_names_that_stand_for_one(
 ) -> None:
     status, answer = await shared_endpoint.post("/v1/rerank", {**REQUEST, "model": model})
     assert (status, answer["model"]) == (200, ranker)
+
+
+async def test_numbers_and_booleans_may_be_texts(shared_endpoint: Opened) -> None:
+    """RAGFlow's client of Xinference writes both so."""
+    asked = {"return_documents": "true", "return_len": "true", "top_n": "2", "max_chunks_per_doc": None}
+    status, answer = await shared_endpoint.post("/v1/rerank", {**REQUEST, **asked})
+    _, plain = await shared_endpoint.post("/v1/rerank", {**REQUEST, "return_documents": True, "top_n": 2})
+    assert (status, answer["results"]) == (200, plain["results"])
+    assert len(answer["results"]) == 2
+    assert answer["results"][0]["document"]["text"] in TEXTS
+    assert answer["usage"] == plain["usage"]
+
+
+PARTS = [{"type": "text", "text": text} for text in TEXTS]
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"query": {"text": "river"}, "documents": TEXTS},
+        {
+            "query": {"content": [{"type": "text", "text": "river"}]},
+            "documents": PARTS,
+        },
+        {"query": "river", "documents": [{"content": [part]} for part in PARTS]},
+        {"query": "river", "documents": [{"content": text} for text in TEXTS]},
+        {"query": "river", "documents": {"content": PARTS}},
+    ],
+)
+async def test_content_parts_are_read_as_their_texts(
+    shared_endpoint: Opened, request_: dict[str, Any]
+) -> None:
+    status, answer = await shared_endpoint.post("/v1/rerank", {**request_, "return_documents": True})
+    _, plain = await shared_endpoint.post("/v1/rerank", REQUEST)
+    assert status == 200
+    assert [(each["index"], each["relevance_score"]) for each in answer["results"]] == [
+        (each["index"], pytest.approx(each["relevance_score"], abs=1e-6)) for each in plain["results"]
+    ]
+    assert all(each["document"]["text"] == TEXTS[each["index"]] for each in answer["results"])
+
+
+async def test_the_parts_of_one_document_are_lines(shared_endpoint: Opened) -> None:
+    document = {"content": [{"type": "text", "text": "the river"}, {"type": "text", "text": "rises"}]}
+    request = {"query": "river", "documents": [document], "return_documents": True}
+    _, answer = await shared_endpoint.post("/v2/rerank", request)
+    assert answer["results"][0]["document"] == {**document, "text": "the river\nrises"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"documents": [{"content": [PARTS[0], PICTURE]}]},
+            "documents[0].content[1]: has no 'text'; it",
+        ),
+        ({"documents": {"content": [PARTS[0], PICTURE]}}, "documents.content[1]: has no 'text'; it holds"),
+        ({"documents": ["a", {"image": "https://a"}]}, "documents[1]: has no 'text'; it holds 'image', and"),
+        ({"query": {"image": "https://a"}}, "query: has no 'text'; it holds 'image', and rankers read"),
+        ({"query": {"content": [PICTURE]}}, "query.content[0]: has no 'text'; it holds 'image_url', and"),
+        ({"documents": [{"content": [5]}]}, "documents[0].content[0]: has no 'text'"),
+        ({"documents": {}}, "documents.content[0]: has no 'text'"),
+    ],
+)
+async def test_an_image_is_refused_by_its_name(
+    shared_endpoint: Opened, change: dict[str, Any], words: str
+) -> None:
+    status, said = await shared_endpoint.post("/v1/rerank", {**REQUEST, **change})
+    assert (status, said["message"][: len(words)]) == (400, words)

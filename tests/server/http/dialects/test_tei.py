@@ -55,7 +55,6 @@ async def test_texts_that_may_not_be_cut_are_refused(shared_endpoint: Opened, op
         ({"texts": []}, 400, "Empty"),
         ({"query": ""}, 422, "Validation"),
         ({"texts": [1]}, 422, "Validation"),
-        ({"model": "nobody"}, 404, "Validation"),
     ],
 )
 async def test_errors_have_teis_types(
@@ -65,6 +64,18 @@ async def test_errors_have_teis_types(
     assert (seen, said["error_type"]) == (status, kind)
     assert said["error"]
     assert said.keys() == {"error", "error_type"}
+
+
+async def test_the_name_of_a_model_is_ignored_as_by_tei(shared_endpoint: Opened) -> None:
+    async with shared_endpoint.session.post("/rerank", json={**REQUEST, "model": "BAAI/größe\n"}) as response:
+        assert response.status == 200
+        assert response.headers["X-Farrank-Unknown-Model"] == "BAAI/gr%C3%B6%C3%9Fe%0A"
+        answer = await response.json()
+    async with shared_endpoint.session.post("/rerank", json=REQUEST) as response:
+        assert "X-Farrank-Unknown-Model" not in response.headers
+        assert answer == await response.json()
+    _, other = await shared_endpoint.post("/rerank", {**REQUEST, "model": "biencoder"})
+    assert {each["score"] for each in other} != {each["score"] for each in answer}
 
 
 async def test_the_description_of_what_is_served(shared_endpoint: Opened) -> None:

@@ -23,6 +23,18 @@ async def test_voyages_shape(shared_endpoint: Opened, path: str) -> None:
     assert (answer["object"], answer["usage"]) == ("list", {"total_tokens": plain["usage"]["total_tokens"]})
 
 
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
+@pytest.mark.parametrize("model", ["rerank-2", "rerank-2.5-lite", "Rerank-lite-1", "voyage/rerank-2.5"])
+async def test_a_model_of_voyage_selects_its_shape(shared_endpoint: Opened, path: str, model: str) -> None:
+    """Its JavaScript client leaves an unset `top_k` out."""
+    status, answer = await shared_endpoint.post(path, {**REQUEST, "model": model})
+    assert (status, len(answer["data"])) == (200, 3)
+    _, other = await shared_endpoint.post(path, {**REQUEST, "model": "rerank-v3.5"})
+    assert [each["index"] for each in answer["data"]] == [each["index"] for each in other["results"]]
+    # Its clients never add a v2 to the address, Cohere's always do.
+    assert "results" in (await shared_endpoint.post("/v2/rerank", {**REQUEST, "model": model}))[1]
+
+
 async def test_voyage_without_top_k_and_its_errors(shared_endpoint: Opened) -> None:
     for request, path in (({**REQUEST, "top_k": None}, "/rerank"), (REQUEST, "/voyage/v1/rerank")):
         _, answer = await shared_endpoint.post(path, request)

@@ -1,6 +1,6 @@
 """Describes the HTTP endpoint's requests and answers, as OpenAPI 3.1 and as a plain page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib import metadata
 from typing import Any
@@ -11,24 +11,26 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from farrank.v1 import rerank_pb2 as pb
 from farrank_page.routes import SECURITY_HEADERS
-from farrank_server.http.dialects.dialect_request import RerankBody
-from farrank_server.http.dialects.score import ScoreBody
-from farrank_server.http.dialects.shapes import json_response
-from farrank_server.service.methods import SERVICE
 
 Schema = dict[str, Any]
 
+_SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 _REF = "#/components/schemas/{name}"
 
 
-def routes() -> list[Route]:
-    """The description at `/openapi.json` (and where TEI has it), the page at `/docs`."""
-    described = describe()
+def routes(bodies: Sequence[type]) -> list[Route]:
+    """The description at `/openapi.json` (and where TEI has it), the page at `/docs`.
+
+    `bodies` are the types of the dialects' requests.
+    """
+    described = describe(bodies)
+    written = msgspec.json.encode(described)
     page = _page(described)
 
     async def get(request: Request) -> Response:
-        return json_response(200, described, {})
+        return Response(written, media_type="application/json")
 
     async def docs(request: Request) -> Response:
         return HTMLResponse(page, headers=SECURITY_HEADERS)
@@ -36,11 +38,11 @@ def routes() -> list[Route]:
     return [Route("/openapi.json", get), Route("/api-doc/openapi.json", get), Route("/docs", docs)]
 
 
-def describe() -> Schema:
+def describe(bodies: Sequence[type]) -> Schema:
     """The whole description. Every operation has an example that works on a server with one ranker."""
     components = _messages()
-    _, bodies = msgspec.json.schema_components((RerankBody, ScoreBody), ref_template=_REF)
-    components.update(bodies)
+    _, described = msgspec.json.schema_components(bodies, ref_template=_REF)
+    components.update(described)
     components.update(ANSWERS)
     return {
         "openapi": "3.1.0",
@@ -65,8 +67,8 @@ _VOYAGE = {"model": "rerank-2", "query": "where does the river rise?", "document
 _DIALECTS = {
     "/v2/rerank": (
         "Rerank as Cohere's v2",
-        "Also at /rerank and /v1/v2/rerank. At every path a request with `texts` is answered as by "
-        "text-embeddings-inference, one with `top_k` as by Voyage.",
+        "Also at /rerank, /v1/v2/rerank and, as llama.cpp's, /reranking and /v1/reranking. At every path a "
+        "request with `texts` is answered as by text-embeddings-inference, one with `top_k` as by Voyage.",
         "RerankBody",
         "Ranking",
         {**_RERANK, "relevant_spans": {"mode": "enabled"}},
@@ -87,7 +89,7 @@ _DIALECTS = {
     ),
     "/voyage/v1/rerank": (
         "Rerank as Voyage",
-        "Chosen by `top_k` at the other paths.",
+        "Chosen by `top_k` at the other paths; at /rerank and /v1/rerank also by a model such as rerank-2.5.",
         "RerankBody",
         "VoyageRanking",
         _VOYAGE,
@@ -166,6 +168,9 @@ ANSWERS: dict[str, Schema] = {
         usage=_USAGE,
     ),
     "Info": _object("model_id model_type max_client_batch_size version", model_id=_TEXT, version=_TEXT),
+    "ModelList": _object(
+        "object data", object=_TEXT, data=_listed(_object("id object", id=_TEXT, object=_TEXT))
+    ),
     "Health": _object("status", status={"enum": ["serving", "not serving"]}),
     # Each dialect has its own fields; a client reads those that it knows.
     "Problem": _object(
@@ -193,6 +198,8 @@ _PROBLEMS = {
     "503": "Draining, or the device is not ready: Retry-After says when to retry",
     "504": "The deadline has passed or would pass: see Connect-Timeout-Ms",
 }
+
+_KEY_PROBLEMS = {f"_{status}": _PROBLEMS[status] for status in ("401", "403", "429")}
 
 _KEYS = {
     "bearer": {
@@ -237,7 +244,7 @@ def _dialects() -> Schema:
 
 def _contract() -> Schema:
     return {
-        f"/{SERVICE.full_name}/{method.name}": {
+        f"/{_SERVICE.full_name}/{method.name}": {
             "post": _operation(
                 f"{method.name}, by the Connect protocol",
                 "The contract of rerank.proto in protobuf's JSON; application/proto is accepted, too.",
@@ -246,7 +253,7 @@ def _contract() -> Schema:
                 _CONTRACT[method.name],
             )
         }
-        for method in SERVICE.methods
+        for method in _SERVICE.methods
     }
 
 
@@ -269,7 +276,10 @@ def _descriptions() -> Schema:
         "/info": get(
             "The default model and the limits, as text-embeddings-inference reports them",
             "Info",
-            **{f"_{status}": _PROBLEMS[status] for status in ("401", "403", "429")},
+            **_KEY_PROBLEMS,
+        ),
+        "/v1/models": get(
+            "The rankers that the caller may use, as OpenAI's clients read them", "ModelList", **_KEY_PROBLEMS
         ),
     }
 
@@ -300,7 +310,7 @@ def _messages() -> dict[str, Schema]:
 def _reached() -> Iterator[Descriptor]:
     seen: dict[str, Descriptor] = {}
     waiting: list[Descriptor] = [
-        each for one in SERVICE.methods for each in (one.input_type, one.output_type)
+        each for one in _SERVICE.methods for each in (one.input_type, one.output_type)
     ]
     while waiting:
         message = waiting.pop()
