@@ -275,6 +275,7 @@ def _write_model(ranker: Ranker, files: ModelFiles, folder: Path) -> None:
             "word_embedding_dimension": config.hidden_size,
             "pooling_mode_cls_token": options.pooling == "cls",
             "pooling_mode_mean_tokens": options.pooling == "mean",
+            "pooling_mode_lasttoken": options.pooling == "last",
         }
         (folder / "1_Pooling").mkdir()
         _write_json(folder / "1_Pooling" / "config.json", pooling)

@@ -18,7 +18,7 @@ from farrank_rankers.backbones.forms import dense_attention
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import Graph
-from farrank_rankers.families.biencoder import TextEncoder, pooled
+from farrank_rankers.families.biencoder import TextEncoder, finished, pooled
 from farrank_rankers.families.cross_encoder import LogitEncoder, relevance
 from farrank_rankers.family import BiEncoderOptions
 from farrank_rankers.features import PaddedFeatures
@@ -33,8 +33,8 @@ def why_not_plain(ranker: Ranker) -> str | None:
     encoder, architecture = ranker.encoder, ranker.encoder.facts.architecture
     if type(encoder) not in (LogitEncoder, TextEncoder):
         return f"a {ranker.spec.family} is neither a classifier of transformers nor a pooled bi-encoder"
-    if isinstance(encoder, LogitEncoder) and encoder.head is not None:
-        return "its head is in modules of sentence-transformers, not in transformers' classifier"
+    if encoder.head is not None:
+        return "it has modules of sentence-transformers behind transformers' model"
     if own_backbone(ranker.backbone_config) is not None:
         return f"transformers itself lacks {architecture}"
     if architecture == STATIC:
@@ -105,7 +105,8 @@ class _Behind(nn.Module):
     def forward(self, output: Tensor, its_roles: Tensor) -> Tensor:
         """Shapes: logits (P, labels) or token vectors (P, L, H), roles (P, L) -> (P, F)."""
         if isinstance(self.options, BiEncoderOptions):
-            return pooled(output, PaddedFeatures(its_roles), self.options).vectors
+            vectors = pooled(output, PaddedFeatures(its_roles), self.options)
+            return finished(vectors, self.options).vectors
         return relevance(output).vectors.clone()
 
 

@@ -56,6 +56,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "electra": Architecture("bert:ELECTRA", positions=512, token_types=2),
     "gemma": Architecture("gemma:GEMMA", positions=8192, is_causal=True, pooling="mean"),
     "gemma2": Architecture("gemma:GEMMA2", positions=8192, is_causal=True, pooling="mean"),
+    "gemma3_text": Architecture("gemma:GEMMA3", positions=131072, is_causal=True, pooling="mean"),
     "ibert": Architecture(counts_after_pad=True),
     "jina": Architecture("alibi_bert:ALIBI_BERT", token_types=2, pooling="mean"),
     "llama": Architecture("llama:LLAMA", is_causal=True, pooling="mean"),

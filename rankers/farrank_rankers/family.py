@@ -64,6 +64,8 @@ ReadAs = Literal["pair", "dual", "prompt"]
 ChunkingKind = Literal["first", "disjoint", "sliding"]
 Aggregation = Literal["first", "mean", "max", "sum"]
 Pooling = Literal["mean", "cls"]
+# Of bi-encoders.
+TextPooling = Literal["mean", "cls", "last"]
 
 
 class EvidenceKind(enum.Enum):
@@ -215,7 +217,7 @@ class HeadLayer:
 
     def __post_init__(self) -> None:
         """Refuse impossible widths."""
-        check_count("head.layers: width", self.width, at_least=1, at_most=LARGEST_SIZE)
+        check_count("head: width", self.width, at_least=1, at_most=LARGEST_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,21 +332,24 @@ class BiEncoderOptions(Options):
     take every step-th position (8 for dwzhu/e5-base-4k, whose 4,096 positions were extended from 512).
     `truncate_dim` is the number of first dimensions to keep of a vector, before it is normalised; None keeps
     all. Source: Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022.
+    `head` are layers between pooling and these steps.
     """
 
-    UNSAID = frozenset({"truncate_dim"})
+    UNSAID = frozenset({"truncate_dim", "head"})
 
-    pooling: Pooling = "mean"
+    pooling: TextPooling = "mean"
     normalize: bool = True
     aggregation: Aggregation = "max"
     query_prefix: str = ""
     document_prefix: str = ""
     position_step: int = 1
     truncate_dim: int | None = None
+    head: tuple[HeadLayer, ...] = ()
 
     def __post_init__(self) -> None:
         """Check step and dimensions, too."""
         Options.__post_init__(self)
+        object.__setattr__(self, "head", tuple(self.head))
         check_count("position_step", self.position_step, at_least=1)
         if self.truncate_dim is not None:
             check_count("truncate_dim", self.truncate_dim, at_least=1)

@@ -76,10 +76,14 @@ def _prefixes(options: Options) -> tuple[str, str]:
 
 
 class _Prefix(NamedTuple):
-    """Tokens (T,) before a text, and the white space after them that belongs to the text's first token."""
+    """Tokens (T,) before a text, and the white space after them that belongs to the text's first token.
+
+    `joined` is the whole prefix if its end and a text's beginning may be one token, else empty.
+    """
 
     ids: IntArray
     spaces: str
+    joined: str
 
     @classmethod
     def of(cls, text: str, tokenizer: TextTokenizer) -> "_Prefix":
@@ -87,7 +91,8 @@ class _Prefix(NamedTuple):
         bare = text.rstrip()
         ids = tokenizer.ids(bare)
         apart = [*ids.tolist(), *tokenizer.ids("a").tolist()]
-        return cls(ids, "" if apart == tokenizer.ids(f"{text}a").tolist() else text[len(bare) :])
+        spaces = "" if apart == tokenizer.ids(f"{text}a").tolist() else text[len(bare) :]
+        return cls(ids, spaces, "" if text != bare and tokenizer.splits_at_spaces else text)
 
 
 class Reader:
@@ -124,8 +129,10 @@ class Reader:
         self._prompt = _prompt_of(spec.options, self.tokenizer)
         self._frame = self._prompt.frame if self._prompt else _frame_of(family, self.tokenizer, self.backbone)
         asked, read = (_Prefix.of(each, self.tokenizer) for each in _prefixes(spec.options))
-        self._query_prefix, self._query_spaces = asked
-        self._chunk_prefix, self._chunk_spaces = read
+        self._query_prefix, self._query_spaces, self._query_joined = asked
+        self._chunk_prefix, self._chunk_spaces = read.ids, read.spaces
+        # No text has the spaces behind it as part of its first token.
+        self._chunk_prefix_alone = np.append(read.ids, self.tokenizer.ids(read.spaces))
         self.longest_input = self._longest_input()
 
     def instructed(self, instruction: str) -> "Reader":
@@ -159,7 +166,25 @@ class Reader:
         limit = self.spec.max_query_tokens
         if self._prompt is not None:
             return self._prompt.query_steps(text, limit)
+        if self._query_joined:
+            return self._joined_steps(text, limit)
         return self.tokenizer.steps(text, limit, count_tokens=True, spaces=self._query_spaces)
+
+    def _joined_steps(self, text: str, limit: int) -> Generator[int, None, TokenizedText]:
+        """Read a query together with its prefix, as the model's library does; keep `limit` tokens of it."""
+        most = len(self._query_prefix) + limit
+        read = yield from self.tokenizer.steps(text, most, count_tokens=True, spaces=self._query_joined)
+        own = int((read.ends <= 0).sum())  # tokens of the prefix alone
+        kept = slice(own, min(own + limit, most))
+        cut = len(text) - int(read.starts[kept.stop]) if len(read) > kept.stop else read.characters_cut
+        return TokenizedText(
+            ids=read.ids[kept],
+            starts=read.starts[kept],
+            ends=read.ends[kept],
+            characters_cut=cut,
+            total_tokens=None if read.total_tokens is None else read.total_tokens - own,
+            before=read.ids[:own],
+        )
 
     def read_document(
         self, text: str, max_chunks: int | None = None, *, count_tokens: bool = False
@@ -225,7 +250,7 @@ class Reader:
         """
         if self.spec.plan != "dual":
             raise ValueError(f"family {self.spec.family} has plan pair: its query is part of every chunk")
-        framed = self._alone((self._query_prefix, Role.SPECIAL), (query.ids, Role.QUERY))
+        framed = self._alone((self._before(query), Role.SPECIAL), (query.ids, Role.QUERY))
         # Query and chunk have the same frame: token types distinguish them, as in a pair.
         return _of_one_type(framed) if self._framed_as_pairs else framed
 
@@ -237,18 +262,22 @@ class Reader:
         if self.spec.plan == "dual":
             if query is not None:
                 raise ValueError(f"family {self.spec.family} has plan dual: its chunks take no query")
-            return self._alone((self._chunk_prefix, Role.SPECIAL), (chunk.ids, Role.DOCUMENT))
+            prefix = self._chunk_prefix if len(chunk) else self._chunk_prefix_alone
+            return self._alone((prefix, Role.SPECIAL), (chunk.ids, Role.DOCUMENT))
         if query is None:
             raise ValueError(f"family {self.spec.family} has plan pair: its chunks need the query")
         # Padded to the length of the ranker's training, if it has one.
         padding = np.full(max(0, (self.spec.pad_query_to or 0) - len(query)), self.pad_id, dtype=np.int32)
-        asked = [(self._query_prefix, Role.SPECIAL), (query.ids, Role.QUERY), (padding, Role.PADDING)]
+        asked = [(self._before(query), Role.SPECIAL), (query.ids, Role.QUERY), (padding, Role.PADDING)]
         if query.behind is not None:
             asked.append((query.behind, Role.SPECIAL))
         read = (chunk.ids, Role.DOCUMENT)
         if self.document_spaces and not len(chunk):  # the spaces before an empty document are the template's
             read = (self.tokenizer.ids(self.document_spaces), Role.SPECIAL)
         return self._framed(asked, [read])
+
+    def _before(self, query: TokenizedText) -> IntArray:
+        return self._query_prefix if query.before is None else query.before
 
     def _alone(self, *runs: Run) -> EncoderInput:
         """Put special tokens around a text that is encoded separately."""

@@ -298,6 +298,11 @@ class TextTokenizer:
                 return pad_id
         raise SourceError("tokenizer_config.json names no pad_token, and no other file gives a padding id")
 
+    @property
+    def splits_at_spaces(self) -> bool:
+        """Whether no token joins a character and the white space behind it."""
+        return self._cut is not None
+
     def ids(self, text: str) -> IntArray:
         """Tokenize a short text without special tokens, (T,)."""
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)

@@ -27,7 +27,8 @@ class TokenizedText:
     Shapes: ids, starts, ends (T,); starts and ends count Unicode code points of the original text.
     `characters_cut` counts the characters from the first token that was not kept to the text's end, 0 if all
     tokens were kept. `total_tokens` counts the tokens of the whole text; it is None if the text was cut and
-    the count was not requested. `behind` are tokens of the prompt that were tokenized together with a query.
+    the count was not requested. `before` and `behind` are tokens of the prompt that were tokenized together
+    with a query.
     """
 
     ids: IntArray
@@ -35,6 +36,7 @@ class TokenizedText:
     ends: IntArray
     characters_cut: int
     total_tokens: int | None
+    before: IntArray | None = None
     behind: IntArray | None = None
 
     def __len__(self) -> int:

@@ -122,6 +122,9 @@ def _checked(graph: PublishedGraph, reader: Reader, config: Mapping[str, Any]) -
             "counts positions without the padding"
         )
     wanted = _VECTORS if spec.plan == "dual" else _LOGITS
+    head = spec.options.head if isinstance(spec.options, BiEncoderOptions) else ()
+    if head:  # its layers' weights are in no other output
+        wanted = ("sentence_embedding",)
     output = next((name for name in wanted if name in graph.outputs), None)
     if output is None:
         raise ExportError(f"{path} has no output {' or '.join(wanted)}; it has {_named(graph.outputs)}")
@@ -130,7 +133,7 @@ def _checked(graph: PublishedGraph, reader: Reader, config: Mapping[str, Any]) -
         raise ExportError(f"{path}: output {output} is {value.type}; it must be float or float16")
     sizes: Shape
     if spec.plan == "dual":
-        width = config.get("hidden_size") or config.get("dim")
+        width = head[-1].width if head else config.get("hidden_size") or config.get("dim")
         if width is not None:
             check_truncation(spec, width)
         sizes = (None, width) if output == "sentence_embedding" else (None, None, width)
@@ -273,7 +276,7 @@ def _reading(opened: OpenedPublished) -> Reading:
         return lambda logits, roles: relevance(logits.float())
     if opened.output == "sentence_embedding":
         return lambda vectors, roles: finished(vectors, options)
-    return lambda hidden, roles: pooled(hidden, PaddedFeatures(roles), options)
+    return lambda hidden, roles: finished(pooled(hidden, PaddedFeatures(roles), options), options)
 
 
 def _encoder(loaded: EncoderGraph, read: Reading, first_position: int) -> EncoderGraph:

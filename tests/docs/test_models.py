@@ -11,7 +11,15 @@ import pytest
 from tokenizers import Tokenizer
 
 from support.documentation import ROOT
-from support.tiny_tokenizers import answering, byte_pairs, metaspace, save_tokenizer, unsplit, wordpiece
+from support.tiny_tokenizers import (
+    answering,
+    byte_pairs,
+    ending,
+    metaspace,
+    save_tokenizer,
+    unsplit,
+    wordpiece,
+)
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -37,6 +45,8 @@ PUBLISHED: dict[str, tuple[str, str, Callable[[], Tokenizer]]] = {
     "BAAI/bge-base-en-v1.5": ("bert", "BertModel", wordpiece),
     "Alibaba-NLP/gte-modernbert-base": ("modernbert", "ModernBertModel", byte_pairs),
     "nomic-ai/modernbert-embed-base": ("modernbert", "ModernBertModel", byte_pairs),
+    "Qwen/Qwen3-Embedding-0.6B": ("qwen3", "Qwen3Model", lambda: ending(answering(), "", "<|endoftext|>")),
+    "google/embeddinggemma-300m": ("gemma3_text", "Gemma3TextModel", unsplit),
     "minishlab/potion-base-8M": ("", "", wordpiece),
 }
 

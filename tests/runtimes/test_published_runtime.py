@@ -1,10 +1,12 @@
 """Published graphs served as they are: chosen, checked, and with the scores of their model's weights."""
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,9 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
+from safetensors.torch import save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer
+from torch import nn
 
 from farrank_rankers.errors import ExportError, SourceError, SpecError, WeightsError
 from farrank_rankers.exports import published_files
@@ -98,6 +102,51 @@ def test_graphs_of_two_labels_in_the_models_own_folder_and_of_pooled_vectors(
         served = opened(published[name], runtime="onnx")
         assert f"onnx with {file}, as configured" in served.reason
         assert scores(served) == pytest.approx(weights_scores(published[name]), abs=1e-5)
+
+
+def test_the_last_token_is_pooled_behind_a_graph(published: dict[str, Path], tmp_path: Path) -> None:
+    folder = made.copied(published["biencoder"], tmp_path / "last")
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": "lasttoken"}))
+    expected = weights_scores(folder)
+    assert scores(opened(folder, runtime="onnx")) == pytest.approx(expected, abs=1e-5)
+    assert expected != pytest.approx(weights_scores(published["biencoder"]), abs=1e-3)
+
+
+class Projected(nn.Module):
+    """A model with a linear layer on each token's vector, and so on their mean."""
+
+    def __init__(self, model: nn.Module, layer: nn.Linear) -> None:
+        super().__init__()
+        self.model, self.layer = model, layer
+
+    def forward(self, **inputs: torch.Tensor) -> SimpleNamespace:
+        return SimpleNamespace(last_hidden_state=self.layer(self.model(**inputs).last_hidden_state))
+
+
+def test_a_graph_must_hold_the_linear_layers(tmp_path: Path) -> None:
+    """Vectors of tokens are refused: the graph's own folder has no other weights that are read."""
+    model, layer = made.save_biencoder(tmp_path), nn.Linear(32, 20)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    modules.insert(2, {"type": "sentence_transformers.models.Dense", "path": "2_Dense"})
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "2_Dense").mkdir()
+    config = {
+        "in_features": 32,
+        "out_features": 20,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    (tmp_path / "2_Dense/config.json").write_text(json.dumps(config))
+    tensors = {f"linear.{name}": tensor.detach() for name, tensor in layer.state_dict().items()}
+    save_file(tensors, tmp_path / "2_Dense/model.safetensors")
+    graph = tmp_path / "onnx/model.onnx"
+    made.write_onnx(Projected(model, layer), graph, "sentence_embedding")
+    assert scores(opened(tmp_path, runtime="onnx")) == pytest.approx(weights_scores(tmp_path), abs=1e-5)
+    made.write_onnx(model, graph, "sentence_embedding")
+    with pytest.raises(ExportError, match=r"sentence_embedding has shape \(3, 32\) .* must have \(3, 20\)"):
+        opened(tmp_path, export_file="onnx/model.onnx")
+    made.write_onnx(model, graph, "last_hidden_state")
+    with pytest.raises(ExportError, match="has no output sentence_embedding; it has last_hidden_state"):
+        opened(tmp_path, export_file="onnx/model.onnx")
 
 
 def test_scores_are_those_of_sentence_transformers(published: dict[str, Path]) -> None:

@@ -8,6 +8,8 @@ try:
 except ModuleNotFoundError:  # before 5.4
     _modules = import_module("sentence_transformers.models")
 
+Dense: Any = _modules.Dense
+Normalize: Any = _modules.Normalize
 Pooling: Any = _modules.Pooling
 Transformer: Any = _modules.Transformer
 try:

@@ -131,6 +131,17 @@ def unsplit() -> Tokenizer:
     return tokenizer
 
 
+def ending(tokenizer: Tokenizer, start: str, end: str) -> Tokenizer:
+    """Put tokens around a text, as the published tokenizers do."""
+    single = f"{start} $A {end}".strip()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single,
+        pair=f"{single} $B:1 {end}:1",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in (start, end) if name],
+    )
+    return tokenizer
+
+
 def sentence_starts() -> Tokenizer:
     """Llama's pipeline: a token before each text, none after it, and none for padding."""
     tokenizer = byte_level()

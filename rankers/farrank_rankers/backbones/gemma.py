@@ -1,4 +1,7 @@
-"""Gemma and Gemma 2: Llamas with scaled embeddings; in Gemma 2 attention's scores have a soft cap."""
+"""Gemma: Llamas with scaled embeddings; in Gemma 2 attention's scores have a soft cap.
+
+Gemma 3 is read in padded batches; EmbeddingGemma's tokens see later ones, too.
+"""
 
 from typing import Any
 
@@ -70,3 +73,4 @@ class PackedGemma2(PackedGemma):
 
 GEMMA = Forms(call=without_cache, packed=PackedGemma, head=last_token)
 GEMMA2 = Forms(call=without_cache, packed=PackedGemma2, head=last_token)
+GEMMA3 = Forms(call=without_cache)

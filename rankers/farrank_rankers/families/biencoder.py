@@ -9,16 +9,19 @@ from torch import Tensor
 from farrank_rankers.aggregate import ChunkScoreAggregator
 from farrank_rankers.encoder import Encoder
 from farrank_rankers.errors import SpecError
+from farrank_rankers.families.head import build_head, head_weights
 from farrank_rankers.family import BiEncoderOptions
 from farrank_rankers.features import Features, Layout
+from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
 
 
 class TextEncoder(Encoder):
-    """Encode a query or chunk as one vector: its tokens' mean or first token, optionally of unit length.
+    """Encode a query or chunk as one vector: its tokens' mean, first or last token, and linear layers on it.
 
     Pooling and norm are computed in fp32 for every precision of the backbone.
-    Shapes: (P, L) each -> (P, K), K all dimensions of the backbone, or `truncate_dim` of them.
+    Shapes: (P, L) each -> (P, K), K all dimensions of the last layer or of the backbone, or `truncate_dim` of
+    them.
 
     Source: Reimers & Gurevych, EMNLP 2019; steps of positions: Zhu et al., "LongEmbed", EMNLP 2024.
     """
@@ -36,13 +39,22 @@ class TextEncoder(Encoder):
                 f"position_step is {step}; it must be at most the {positions} positions of {spec.backbone}"
             )
         backbone: Any = self.backbone
-        check_truncation(spec, int(backbone.config.hidden_size))
+        width = int(backbone.config.hidden_size)
+        layers = self.options.head
+        self.head = build_head(layers, width) if layers else None
+        check_truncation(spec, layers[-1].width if layers else width)
         self.position_step = step
         self.reads_first_tokens_alone = self.options.pooling == "cls"
 
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: last_hidden_state (…, H) -> (P, H)."""
-        return pooled(output.last_hidden_state, tokens, self.options)
+        hidden: Tensor = output.last_hidden_state
+        vectors = pooled(hidden, tokens, self.options)  # (P, H)
+        return finished(vectors if self.head is None else self.head(vectors.to(hidden.dtype)), self.options)
+
+    def own_weights(self, published: Mapping[str, Tensor], reader: Reader) -> dict[str, Tensor]:
+        """Take the head's weights, which have the same names."""
+        return head_weights(published)
 
 
 def check_truncation(spec: RankerSpec, width: int) -> None:
@@ -54,10 +66,15 @@ def check_truncation(spec: RankerSpec, width: int) -> None:
         )
 
 
-def pooled(hidden: Tensor, tokens: Layout, options: BiEncoderOptions) -> Features:
+def pooled(hidden: Tensor, tokens: Layout, options: BiEncoderOptions) -> Tensor:
     """Make one vector of an input's token vectors, in fp32. Shapes: (…, H) -> (P, H)."""
-    hidden = hidden.float()
-    return finished(tokens.first(hidden) if options.pooling == "cls" else tokens.mean(hidden), options)
+    match options.pooling:
+        case "cls":
+            return tokens.first(hidden).float()
+        case "last":
+            return tokens.last(hidden).float()
+        case "mean":
+            return tokens.mean(hidden.float())
 
 
 def finished(vectors: Tensor, options: BiEncoderOptions) -> Features:

@@ -3,7 +3,6 @@
 Each is a sequence classifier of transformers, or a backbone with a head of its own.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from farrank_rankers.aggregate import ChunkScoreAggregator
 from farrank_rankers.backbones.build_backbone import build_backbone, build_classifier
 from farrank_rankers.encoder import Encoder
-from farrank_rankers.family import Activation, CrossEncoderOptions, HeadLayer
+from farrank_rankers.families.head import build_head, head_weights
+from farrank_rankers.family import CrossEncoderOptions
 from farrank_rankers.features import Features, Layout
 from farrank_rankers.reader import Reader
 from farrank_rankers.spec import RankerSpec
@@ -34,9 +34,7 @@ class LogitEncoder(Encoder):
         self.head: nn.Sequential | None = None
         if own is not None:
             backbone: Any = self.backbone
-            widths = [int(backbone.config.hidden_size), *(layer.width for layer in own.layers)]
-            layers = [_layer(layer, width) for layer, width in zip(own.layers, widths, strict=False)]
-            self.head = nn.Sequential(*layers)
+            self.head = build_head(own.layers, int(backbone.config.hidden_size))
 
     def build(self, spec: RankerSpec, config: Mapping[str, Any]) -> nn.Module:
         """Build a classifier, which includes its head, or the backbone of a head of its own."""
@@ -45,7 +43,7 @@ class LogitEncoder(Encoder):
 
     def own_weights(self, published: Mapping[str, Tensor], reader: Reader) -> dict[str, Tensor]:
         """Take the head's weights, which have the same names."""
-        return {name: tensor for name, tensor in published.items() if name.startswith(HEAD)}
+        return head_weights(published)
 
     def read(self, output: Any, tokens: Layout) -> Features:
         """Shapes: logits (P, 1) or (P, 2), or last_hidden_state (…, H) -> (P, 1)."""
@@ -56,27 +54,6 @@ class LogitEncoder(Encoder):
         mean = self.pooling == "mean"
         pooled = tokens.mean(hidden.float()).to(hidden.dtype) if mean else tokens.first(hidden)  # (P, H)
         return relevance(self.head(pooled))
-
-
-_ACTIVATIONS: Mapping[Activation, type[nn.Module]] = {
-    "identity": nn.Identity,
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "sigmoid": nn.Sigmoid,
-}
-
-# The beginning of the names of a head's weights, before the layer's number.
-HEAD = "head."
-
-
-def _layer(layer: HeadLayer, width: int) -> nn.Sequential:
-    """Build a layer, its parts named as in sentence-transformers' modules. Shapes: (P, width) -> (P, W)."""
-    if layer.kind == "norm":
-        return nn.Sequential(OrderedDict(norm=nn.LayerNorm(layer.width)))
-    linear = nn.Linear(width, layer.width, bias=layer.bias)
-    return nn.Sequential(OrderedDict(linear=linear, activation=_ACTIVATIONS[layer.activation]()))
 
 
 def relevance(logits: Tensor) -> Features:

@@ -12,7 +12,7 @@ from farrank_rankers.family import (
     CrossEncoderOptions,
     Head,
     HeadLayer,
-    Pooling,
+    TextPooling,
 )
 from farrank_rankers.files.chat_templates import classifier_prompt
 from farrank_rankers.files.model_files import ModelFiles, is_static
@@ -68,8 +68,11 @@ def modular_options(files: ModelFiles, tokenizer: TextTokenizer) -> CrossEncoder
         path = folder / str(module["path"]) / "config.json"
         layers.append(_dense(path, width, module is modules[-1]) if kind == "Dense" else _norm(path, width))
         width = layers[-1].width
+    pooling = _pooling(read, folder)
+    if pooling == "last":
+        raise SourceError(f"{folder}: pooling is 'lasttoken'; of a cross-encoder only mean or cls is read")
     try:
-        head = Head(_pooling(read, folder), tuple(layers))
+        head = Head(pooling, tuple(layers))
     except SpecError as error:
         raise SourceError(f"{folder / MODULES}: {error}") from error
     options = cross_encoder_options(files, tokenizer)
@@ -90,7 +93,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 
 
 def _dense(path: Path, width: int, last: bool) -> HeadLayer:
-    """Read a Dense layer of a cross-encoder, after a layer of `width`.
+    """Read a Dense layer after a layer of `width`; `last`: it makes a cross-encoder's logits.
 
     Raises: SourceError naming file, key and value.
     """
@@ -170,23 +173,31 @@ def biencoder_options(files: ModelFiles) -> BiEncoderOptions:
     folder = files.folder
     modules, kinds = listed_modules(folder), module_kinds(folder)
     static = is_static(folder)
-    beginning = kinds[:1] if static else kinds[:2]
-    rest = kinds[len(beginning) :]
-    if (not static and beginning != ["Transformer", "Pooling"]) or rest not in ([], ["Normalize"]):
+    count = kinds.count("Dense")
+    beginning = ["StaticEmbedding"] if static else ["Transformer", "Pooling", *["Dense"] * count]
+    if kinds not in (beginning, [*beginning, "Normalize"]):
         raise SourceError(
-            f"{folder / MODULES} lists {', '.join(kinds)}; "
-            "only Transformer, Pooling and Normalize, or StaticEmbedding and Normalize, are read"
+            f"{folder / MODULES} lists {', '.join(kinds)}; only Transformer, Pooling, Dense and Normalize, "
+            "in this order, are read, or StaticEmbedding and Normalize"
         )
     similarity = read_config(folder).get("similarity_fn_name") or "cosine"
     if similarity not in ("cosine", "dot"):
         raise SourceError(
             f"{folder / CONFIG}: similarity_fn_name is {similarity!r}; it must be cosine or dot"
         )
+    key = f"{folder / CONFIG}: truncate_dim"
+    truncate_dim: int | None = read_value(
+        int | None, read_config(folder).get("truncate_dim"), key, SourceError
+    )
     prompts = {name: text for name, text in read_prompts(folder).items() if text}
     query = prompts.get("query", "")
     document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
-    pooling: Pooling = "mean"
+    pooling: TextPooling = "mean"
+    head: list[HeadLayer] = []
     if not static:
+        for module in modules[2 : 2 + count]:
+            width = head[-1].width if head else _number(files.config, "hidden_size", files.transformer)
+            head.append(_dense(folder / str(module["path"]) / "config.json", width, last=False))
         _check_lowercasing(files)
         read = read_json(folder / str(modules[1]["path"]) / "config.json")
         if (query or document) and read.get("include_prompt") is False:
@@ -197,6 +208,8 @@ def biencoder_options(files: ModelFiles) -> BiEncoderOptions:
         normalize="Normalize" in kinds or similarity == "cosine",
         query_prefix=query,
         document_prefix=document,
+        truncate_dim=truncate_dim,
+        head=tuple(head),
     )
 
 
@@ -209,7 +222,7 @@ def _check_lowercasing(files: ModelFiles) -> None:
             raise SourceError(f"{path}: do_lower_case is true, but tokenizer.json does not lowercase")
 
 
-def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
+def _pooling(config: dict[str, Any], folder: Path) -> TextPooling:
     prefix = "pooling_mode_"
     modes = {name.removeprefix(prefix) for name, on in config.items() if on is True and prefix in name}
     named = config.get("pooling_mode")  # newer releases name the only mode
@@ -217,6 +230,8 @@ def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
         return "mean"
     if modes == {"cls_token"} or named == "cls":
         return "cls"
+    if modes == {"lasttoken"} or named == "lasttoken":
+        return "last"
     raise SourceError(
-        f"{folder}: pooling is {sorted(modes) or named!r}; only mean_tokens or cls_token is read"
+        f"{folder}: pooling is {sorted(modes) or named!r}; only mean_tokens, cls_token or lasttoken is read"
     )

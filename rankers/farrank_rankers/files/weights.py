@@ -19,7 +19,7 @@ from farrank_rankers.backbones.alibi_checkpoints import PUBLISHED
 from farrank_rankers.backbones.static_embedding import StaticEmbedding, rename_static
 from farrank_rankers.errors import RankerError, SourceError, WeightsError
 from farrank_rankers.files.model_files import ModelFiles, hub_checksum, is_pointer, pointer_message
-from farrank_rankers.files.saved_modules import listed_modules
+from farrank_rankers.files.saved_modules import kind_of, listed_modules
 from farrank_rankers.json_values import read_json
 from farrank_rankers.not_served import GGUF, GRAPHS_ALONE, PICKLED
 from farrank_rankers.ranker import Ranker
@@ -50,12 +50,15 @@ def fill_own(ranker: Ranker, files: ModelFiles) -> None:
     if not any(not name.startswith("backbone.") for name in targets):
         return
     published = read_weights(files.transformer)
-    if files.kind == "modular":
-        for place, module in enumerate(listed_modules(files.folder)[2:]):
+    if files.kind in ("modular", "biencoder"):
+        modules = [each for each in listed_modules(files.folder)[2:] if kind_of(each) != "Normalize"]
+        for place, module in enumerate(modules):
             of_layer = read_weights(files.folder / str(module["path"]))
             published |= {f"head.{place}.{name}": tensor for name, tensor in of_layer.items()}
     found = ranker.encoder.own_weights(published, ranker.reader)
     for name, tensor in found.items():
+        if name not in targets:
+            raise WeightsError(f"{files.folder} has the tensor {name}, which the model does not have")
         copy(name, tensor, targets[name], files.transformer / FILE)
 
 
