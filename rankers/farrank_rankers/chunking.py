@@ -104,7 +104,18 @@ _WHOLE_WINDOW: Mapping[ReadAs, int] = {"pair": 477, "dual": 200, "prompt": 512}
 # The only window of a ranker that reads documents at once, if the backbone does not bound it.
 _LONGEST_WINDOW = 4096
 
+# The papers' pairs have 32 query tokens.
 MAX_QUERY_TOKENS: Mapping[ReadAs, int] = {"pair": 32, "dual": 128, "prompt": 512}
+
+
+def whole_query_tokens(positions: int | None, room: int | None) -> int:
+    """Give the query tokens of a published cross-encoder: up to an eighth of its positions, 32 to 512.
+
+    Its published code reads queries whole. `room` is left besides a given window; None means no limit.
+    """
+    fewest = MAX_QUERY_TOKENS["pair"]
+    most = 512 if positions is None else min(512, max(fewest, positions // 8))
+    return most if room is None else min(most, max(fewest, room))
 
 
 def default_chunking(

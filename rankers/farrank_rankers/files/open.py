@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_type_hints
 
 from farrank_rankers.backbone_facts import STATIC, BackboneFacts
-from farrank_rankers.chunking import MAX_QUERY_TOKENS, WHOLE_DOCUMENT, adjusted, default_chunking
+from farrank_rankers.chunking import (
+    MAX_QUERY_TOKENS,
+    WHOLE_DOCUMENT,
+    adjusted,
+    default_chunking,
+    whole_query_tokens,
+)
 from farrank_rankers.errors import SourceError, SpecError, naming
 from farrank_rankers.family import (
     FAMILIES,
@@ -149,20 +155,25 @@ def fitted_spec(
     """
     facts = family_named(family)
     given = limits.get("max_query_tokens")
-    max_query_tokens = MAX_QUERY_TOKENS[facts.reads_with(options)] if given is None else given
+    reads_as = facts.reads_with(options)
+    usual = MAX_QUERY_TOKENS[reads_as]
+    pad_query_to, window = limits.get("pad_query_to"), limits.get("window")
+    if facts.classifier and reads_as == "pair" and pad_query_to is None:
+        room = None if window is None else budget.left_for_window(facts, window, options)
+        usual = whole_query_tokens(budget.backbone.max_positions, room)
+    max_query_tokens = usual if given is None else given
     if facts.plan == "dual" and given is None:
         room = budget.left_for_query(facts, options)
         max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room))
-    if facts.reads_with(options) == "prompt" and given is None:
+    if reads_as == "prompt" and given is None:
         room = budget.left_for_window(facts, 0, options)
         # A backbone with few positions keeps most of them for the document.
         max_query_tokens = max_query_tokens if room is None else max(1, min(max_query_tokens, room // 4))
-    pad_query_to = limits.get("pad_query_to")
     room = budget.left_for_window(facts, max(max_query_tokens, pad_query_to or 0), options)
     return RankerSpec(
         family=family,
         backbone=backbone,
-        chunking=default_chunking(facts.reads_with(options), facts.chunking, room, whole=facts.whole),
+        chunking=default_chunking(reads_as, facts.chunking, room, whole=facts.whole),
         max_query_tokens=max_query_tokens,
         pad_query_to=pad_query_to,
         options=options,

@@ -74,17 +74,17 @@ def test_a_window_shows_where_inputs_are_longer(make_model: MakeModel) -> None:
 
 @pytest.mark.parametrize("tokens", [1_000, 9_000])
 def test_whole_documents_are_cross_encoders_own(make_model: MakeModel, tokens: int) -> None:
-    """8,192 positions are the query's 32, 3 special tokens, and 8,157 of the document."""
+    """8,192 positions are the query's 512, 3 special tokens, and 7,677 of the document."""
     small = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 1}
     folder = make_model("modernbert", positions=8192, classifier_pooling="mean", **PUBLISHED, **small)
     ranker = open_ranker(folder, family="longp").eval()
-    assert (ranker.spec.chunking.window, ranker.spec.chunking.max_document_tokens) == (8157, WHOLE_DOCUMENT)
+    assert (ranker.spec.chunking.window, ranker.spec.chunking.max_document_tokens) == (7677, WHOLE_DOCUMENT)
     letters = " ".join("ab"[number * number % 7 % 2] for number in range(tokens))
     document = f"{letters} search"
     scored = ranker.score(QUERY, [document], count_tokens=True)[0]
     read = document[: scored.chunks[0].end]
     assert len(scored.chunks) == 1
-    assert scored.tokens_cut == max(0, len(ranker.reader.tokenizer.ids(document)) - 8157)
+    assert scored.tokens_cut == max(0, len(ranker.reader.tokenizer.ids(document)) - 7677)
     reference = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Identity(), max_length=8192)
     expected = float(reference.predict([(QUERY, read)])[0])
     assert scored.score == pytest.approx(expected, rel=0, abs=1e-5)

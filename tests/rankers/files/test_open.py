@@ -17,6 +17,7 @@ from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_rankers.errors import SourceError, SpecError, WeightsError
 from farrank_rankers.family import BiEncoderOptions, CrossEncoderOptions
 from farrank_rankers.files.open import open_ranker, open_reader
+from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 
 MakeModel = Callable[..., Path]
@@ -49,11 +50,11 @@ def test_the_embedded_model_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> N
     [
         (None, "max", Chunking("sliding", 150, 100, WHOLE_DOCUMENT)),
         ("cross-encoder", "max", Chunking("sliding", 150, 100, WHOLE_DOCUMENT)),
-        ("firstp", "first", Chunking("first", 477, 477, WHOLE_DOCUMENT)),
-        ("avgp", "mean", Chunking("disjoint", 477, 477, WHOLE_DOCUMENT)),
+        ("firstp", "first", Chunking("first", 445, 445, WHOLE_DOCUMENT)),
+        ("avgp", "mean", Chunking("disjoint", 445, 445, WHOLE_DOCUMENT)),
         ("maxp", "max", Chunking("sliding", 150, 100, WHOLE_DOCUMENT)),
         ("sump", "sum", Chunking("sliding", 150, 100, WHOLE_DOCUMENT)),
-        ("longp", "first", Chunking("first", 477, 477, WHOLE_DOCUMENT)),
+        ("longp", "first", Chunking("first", 445, 445, WHOLE_DOCUMENT)),
     ],
 )
 def test_cross_encoders_get_the_papers_chunking(
@@ -64,15 +65,35 @@ def test_cross_encoders_get_the_papers_chunking(
     assert isinstance(spec.options, CrossEncoderOptions)
     assert spec.options.aggregation == aggregation
     assert spec.chunking == chunking
-    assert (spec.max_query_tokens, spec.pad_query_to) == (32, None)
+    assert (spec.max_query_tokens, spec.pad_query_to) == (64, None)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "positions", "most"),
+    [("bert", 128, 32), ("bert", 512, 64), ("modernbert", 2000, 250), ("modernbert", 8192, 512)],
+)
+def test_cross_encoders_read_queries_whole_where_there_is_room(
+    make_model: MakeModel, tmp_path: Path, architecture: str, positions: int, most: int
+) -> None:
+    """Published code does; the papers' rankers, and rankers with their own ranker.json, keep their limits."""
+    folder = make_model(architecture, positions=positions)
+    assert open_reader(folder).spec.max_query_tokens == most
+    assert new_ranker("maxp", folder, pretrained=False).spec.max_query_tokens == 32
+    # A window that left room for 32 tokens still does.
+    window = positions - 32 - 3
+    assert open_reader(folder, window=window).spec.max_query_tokens == 32
+    ranker = open_ranker(folder, max_query_tokens=20)
+    save_ranker(ranker, tmp_path / "artifact")
+    kept = open_ranker(tmp_path / "artifact")
+    assert (kept.spec.max_query_tokens, kept.version) == (20, ranker.version)
 
 
 @pytest.mark.parametrize(
     ("limits", "window", "most"),
     [
-        ({}, 1965, WHOLE_DOCUMENT),
+        ({}, 1747, WHOLE_DOCUMENT),
         ({"max_document_tokens": 900}, 900, 900),
-        ({"max_document_tokens": 5000}, 1965, 5000),
+        ({"max_document_tokens": 5000}, 1747, 5000),
         ({"window": 300}, 300, WHOLE_DOCUMENT),
         ({"pad_query_to": 40}, 1957, WHOLE_DOCUMENT),
     ],
@@ -80,7 +101,7 @@ def test_cross_encoders_get_the_papers_chunking(
 def test_whole_documents_are_as_long_as_the_backbone_reads(
     make_model: MakeModel, limits: dict[str, int], window: int, most: int
 ) -> None:
-    """32 of 2,000 positions are the query's, and 3 are special tokens'."""
+    """250 of 2,000 positions are the query's, and 3 are special tokens'."""
     folder = make_model("bert", positions=2000)
     chunking = open_reader(folder, family="longp", **limits).spec.chunking  # type: ignore[arg-type]
     assert chunking == Chunking("first", window, window, most)

@@ -72,6 +72,25 @@ def test_cross_encoders_saved_by_sentence_transformers(
     assert scores(tmp_path) == pytest.approx(expected.tolist(), **EXACT)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "positions", "words"),
+    [("bert", 512, 40), ("modernbert", 8192, 90), ("xlm-roberta", 4098, 90)],
+)
+def test_long_queries_are_read_whole(
+    make_model: MakeModel, model_type: str, positions: int, words: int
+) -> None:
+    folder = make_model(model_type, positions=positions)
+    query = " ".join((QUERY.split() * 12)[:words])
+    ranker = open_ranker(folder)
+    asked = ranker.reader.read_query(query)
+    assert asked.tokens_cut == 0
+    assert len(asked) > 50
+    reference = CrossEncoder(str(folder), device="cpu", activation_fn=nn.Identity())
+    expected = reference.predict([(query, text) for text in DOCUMENTS]).tolist()
+    found = [item.score for item in ranker.score(query, DOCUMENTS)]
+    assert found == pytest.approx(expected, **EXACT)
+
+
 @pytest.fixture
 def published(cross_encoder: Path, tmp_path: Path) -> Path:
     """A copy of a cross-encoder's folder, to be changed."""
