@@ -36,6 +36,8 @@ PUBLISHED: dict[str, tuple[str, str, Callable[[], Tokenizer]]] = {
     "BAAI/bge-reranker-base": ("xlm-roberta", f"XLMRoberta{PAIRS}", metaspace),
     "mixedbread-ai/mxbai-rerank-base-v1": ("deberta-v2", f"DebertaV2{PAIRS}", wordpiece),
     "Alibaba-NLP/gte-reranker-modernbert-base": ("modernbert", f"ModernBert{PAIRS}", byte_pairs),
+    "./Qwen3-Reranker-0.6B-seq-cls": ("qwen3", f"Qwen3{PAIRS}", answering),
+    "cross-encoder/ettin-reranker-17m": ("modernbert", "ModernBertModel", byte_pairs),
     "./my-cross-encoder": ("bert", f"Bert{PAIRS}", wordpiece),
     "Qwen/Qwen3-Reranker-0.6B": ("qwen3", f"Qwen3{ANSWERS}", answering),
     "mixedbread-ai/mxbai-rerank-base-v2": ("qwen2", f"Qwen2{ANSWERS}", answering),
@@ -68,13 +70,23 @@ def publish(folder: Path, model_type: str, architecture: str, tokenizer: Tokeniz
         return
     config = {"model_type": model_type, "architectures": [architecture], "num_labels": 1, "pad_token_id": 0}
     write("config.json", config | {"max_position_embeddings": 512 if "bert" in model_type else 8192})
+    settings: dict[str, Any] = {"prompts": {"query": "query: "}, "default_prompt_name": None}
+    if folder.name.endswith("seq-cls"):
+        turns = "{% for each in messages %}{{ each.role }}: {{ each.content }}<|im_end|>{% endfor %}"
+        (folder / "chat_template.jinja").write_text(turns)
     if architecture.endswith("Model"):
-        kinds = (("", "Transformer"), ("1_Pooling", "Pooling"))
+        kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
+        if folder.name.startswith("ettin"):
+            kinds.append(("2_Dense", "Dense"))
+            settings["model_type"] = "CrossEncoder"
+            dense = {"in_features": 8, "out_features": 1, "module_output_name": "scores"}
+            write("2_Dense/config.json", dense)
+            write("config.json", config | {"hidden_size": 8})
         write(
             "modules.json", [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in kinds]
         )
         write("1_Pooling/config.json", {"pooling_mode_cls_token": True})
-    write("config_sentence_transformers.json", {"prompts": {"query": "query: "}, "default_prompt_name": None})
+    write("config_sentence_transformers.json", settings)
     write("onnx/model.onnx", None)
 
 
