@@ -66,7 +66,7 @@ def test_every_file_is_run_and_every_heading_of_the_page_is_tried() -> None:
     files = {path.stem.removeprefix("test_"): path.read_text() for path in INSIDE.glob("test_*.py")}
     assert files.keys() == {client for clients in FILES.values() for client in clients}
     text = PAGE.read_text(encoding="utf-8").partition("\n## Clients, line by line\n")[2].partition("\n## ")[0]
-    here = (HERE / "test_search_engines.py").read_text()
+    here = "".join((HERE / f"test_{name}.py").read_text() for name in ("search_engines", "javascript"))
     for heading in re.findall(r"^### (.+)$", text, re.MULTILINE):
         assert any(f'"{heading}"' in source for source in (*files.values(), here)), heading
 

@@ -16,8 +16,11 @@ from support.documentation import ROOT
 
 CACHE = ROOT / ".cache" / "http-clients"
 
-# uv's messages if no index answers, as opposed to a package that does not exist or does not fit.
-_UNREACHABLE = re.compile(r"error sending request|Failed to fetch|timed out|dns error|tcp connect error")
+# uv's and npm's messages if no index answers, as opposed to a package that does not exist or does not fit.
+_UNREACHABLE = re.compile(
+    r"error sending request|Failed to fetch|timed out|dns error|tcp connect error"
+    r"|ENOTFOUND|ECONNREFUSED|ETIMEDOUT|EAI_AGAIN"
+)
 
 
 class IndexUnreachable(Exception):
@@ -73,3 +76,27 @@ def _run(command: list[str], environment: Mapping[str, str]) -> None:
         if _UNREACHABLE.search(said):
             raise IndexUnreachable(said.splitlines()[0])
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{said}")
+
+
+def made_modules(described: Path, cache: Path = CACHE) -> Path:
+    """Install npm packages. Returns the folder that holds `node_modules`.
+
+    `described` holds `package.json` and `package-lock.json`. Packages run no scripts when they are installed.
+    Raises: IndexUnreachable; RuntimeError with npm's message.
+    """
+    files = [described / name for name in ("package.json", "package-lock.json")]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    folder = cache / described.name
+    ready = folder / "installed"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f"{described.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists() or ready.read_text() != digest:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            for path in files:
+                shutil.copy(path, folder)
+            flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=0"]
+            _run(["npm", "ci", "--prefix", str(folder), *flags], plain_environ())
+            ready.write_text(digest)
+    return folder
