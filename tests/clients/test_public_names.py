@@ -9,6 +9,7 @@ import pytest
 
 import farrank
 import farrank_client
+from farrank.v1 import rerank_pb2
 from farrank_client import errors
 
 HEAVY = ("grpc", "google.protobuf", "farrank_client")
@@ -111,3 +112,10 @@ def test_both_clients_have_the_same_methods() -> None:
 def test_every_error_is_drawn_in_the_tree() -> None:
     tree = errors.__doc__ or ""
     assert all(kind.__name__ in tree for kind in errors.FarrankError.__subclasses__())
+
+
+def test_the_contract_has_packages_for_go_and_java() -> None:
+    # Their plugins of protoc refuse a file without them, or put its classes where no package can import them.
+    options = rerank_pb2.DESCRIPTOR.GetOptions()
+    assert (options.go_package, options.java_package) == ("farrank/v1;farrankv1", "farrank.v1")
+    assert options.java_multiple_files

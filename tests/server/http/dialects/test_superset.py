@@ -1,10 +1,12 @@
 """Cohere's schema, with the additions of Jina, vLLM and Infinity."""
 
+import json
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from support.asked_server import PAGE
 from support.http_endpoint import METHODS, Opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -357,3 +359,18 @@ async def test_an_image_is_refused_by_its_name(
 ) -> None:
     status, said = await shared_endpoint.post("/v1/rerank", {**REQUEST, **change})
     assert (status, said["message"][: len(words)]) == (400, words)
+
+
+async def test_the_first_request_of_the_page_gets_an_answer_like_the_one_printed_there(
+    shared_endpoint: Opened,
+) -> None:
+    first, printed = PAGE.read_text(encoding="utf-8").split("```bash\n")[2].split("```json\n")[:2]
+    body = json.loads(first[first.index("'") + 1 : first.rindex("'")])
+    wanted = json.loads(printed.partition("```")[0])
+    status, answer = await shared_endpoint.post("/v2/rerank", body)
+    assert status == 200
+    assert answer.keys() == wanted.keys()
+    assert answer["meta"].keys() == wanted["meta"].keys()
+    for mine, its in zip(answer["results"], wanted["results"], strict=True):
+        assert mine.keys() <= its.keys() == {"index", "relevance_score", "relevant_spans"}
+    assert answer["meta"]["chunks"].keys() == wanted["meta"]["chunks"].keys()
