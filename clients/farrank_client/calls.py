@@ -44,8 +44,9 @@ class AdaptiveDepth:
 
     `chunks` is the mean number of chunks to read of a document, from 1 to 10,000; `tokens` bounds the tokens
     of the call's encoder inputs; `milliseconds` is the time from the call's arrival, after which the last
-    finished round is the answer. Without any, the ranker's plan counts, by default 2 chunks of each document.
-    The server refuses other values, and rankers that cannot do this.
+    finished round is the answer. Without any, the ranker's plan counts: by default 1 chunk of each document
+    and 3 more of the best 30% if the ranker takes the maximum over chunks, or else 2 of each. The server
+    refuses other values, and rankers that cannot do this.
     """
 
     chunks: float | None = None
@@ -61,9 +62,9 @@ class RerankOptions(TypedDict, total=False):
     to 1. `count_tokens_cut` makes `Result.tokens_cut` exact, but the server then tokenizes documents to their
     end. With `priority=Priority.BATCH` a call waits for interactive ones, and so needs a longer deadline.
     `depth` is how much is read of each document: "all" that the ranker's limits allow, "adaptive", or an
-    `AdaptiveDepth` with a budget. `comparable_scores` leaves out rounds of the best documents alone, whose
-    scores do not compare with the others': the results may then be sorted by score. `instruction` is the task
-    in the prompt of a ranker that takes one; the server refuses it for others.
+    `AdaptiveDepth` with a budget. With `comparable_scores` the results may be sorted by score: rounds of the
+    best documents alone are left out, unless the ranker takes the maximum over chunks. `instruction` is the
+    task in the prompt of a ranker that takes one; the server refuses it for others.
     """
 
     ranker: str | None

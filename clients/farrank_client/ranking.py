@@ -133,7 +133,8 @@ class Result(FromWire):
     `count_tokens_cut`. `first_stage_score` is set after a search; `first_stage_scores` has the score of each
     index if several were searched as one. `chunks_read` counts the chunks that the ranker read,
     `chunks_scored` those that adaptive depth chose them from, and `chunks_cut` those beyond a limit.
-    Documents of a later `round` precede the others, and scores of different rounds do not compare.
+    Documents of a later `round` precede the others. Scores of different rounds compare only if the ranker
+    takes the maximum over chunks.
     """
 
     id: str

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.calibration import Calibration
 from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking, adjusted, chunk_count, readable_tokens
-from farrank_rankers.depth.plan import DepthPlan
+from farrank_rankers.depth.plan import READ_ON, DepthPlan
 from farrank_rankers.errors import SpecError
 from farrank_rankers.family import (
     Aggregation,
@@ -39,7 +39,7 @@ class RankerSpec:
     that a chunk's positions do not move with the query's length; None pads nothing. `options` are the
     family's; None means its defaults. `provenance` is the origin of the weights. `calibration` converts a
     document's raw score to one between 0 and 1; None means the family's own. `depth` is the plan of adaptive
-    depth. These three and `backbone` are not part of a ranker's version.
+    depth; None means the default one. These three and `backbone` are not part of a ranker's version.
     Raises: SpecError naming field, value and limit.
     """
 
@@ -51,7 +51,7 @@ class RankerSpec:
     options: Options = field(default=None)  # type: ignore[assignment]  # filled in below
     provenance: Mapping[str, str] = field(default_factory=dict, hash=False)
     calibration: Calibration | None = None
-    depth: DepthPlan = field(default_factory=DepthPlan)
+    depth: DepthPlan | None = None
 
     def __post_init__(self) -> None:
         """Fill in the family's options and check every field's limits."""
@@ -99,6 +99,30 @@ class RankerSpec:
     def plan(self) -> Plan:
         """Whether an encoder input holds query and chunk (pair) or one of them (dual)."""
         return family_named(self.family).plan
+
+    @property
+    def aggregation(self) -> Aggregation | None:
+        """The aggregation of chunks' scores to a document's; None if a family's chunks have none."""
+        of_family = family_named(self.family).aggregation
+        found: Aggregation | None = getattr(self.options, "aggregation", of_family)
+        return found
+
+    @property
+    def scores_grow(self) -> bool:
+        """Whether a document's score never falls when more of its chunks are read.
+
+        The best documents so far then stay above the others when only they are read on, so that scores of
+        different depths compare.
+        """
+        return self.aggregation == "max"
+
+    @property
+    def depth_plan(self) -> DepthPlan:
+        """The plan of adaptive depth: its own, or the default one.
+
+        By default the best documents are read on if the scores of all documents then still compare.
+        """
+        return self.depth or (READ_ON if self.scores_grow else DepthPlan())
 
     @property
     def similarity(self) -> Aggregation | None:
@@ -156,8 +180,7 @@ class RankerSpec:
     @property
     def _chunks_summed(self) -> int:
         """The maximum number of chunks' scores in a document's sum; 1 if they are not summed."""
-        aggregation = getattr(self.options, "aggregation", family_named(self.family).aggregation)
-        if aggregation != "sum":
+        if self.aggregation != "sum":
             return 1
         most = self.chunking.max_document_tokens
         return chunk_count(self.chunking, most if most < WHOLE_DOCUMENT else _LONG_DOCUMENT)
@@ -177,7 +200,7 @@ class RankerSpec:
         # The text as it was before these fields existed: versions are hashes of it.
         if self.calibration is None:
             del values["calibration"]
-        if self.depth == DepthPlan():
+        if self.depth is None:
             del values["depth"]
         elif self.depth.figures is None:
             del values["depth"]["figures"]
@@ -229,7 +252,7 @@ def content_version(
     and device, before and after saving, and from an export, which keeps its ranker's `weights_digest`.
     """
     digest = hashlib.blake2b(digest_size=8)
-    unnamed = replace(spec, backbone="-", provenance={}, calibration=None, depth=DepthPlan()).to_json()
+    unnamed = replace(spec, backbone="-", provenance={}, calibration=None, depth=None).to_json()
     texts = (unnamed, files.tokenizer_json, files.config_json, json.dumps(config, sort_keys=True))
     for text in (*texts, weights_digest):
         digest.update(hashlib.blake2b(text.encode()).digest())

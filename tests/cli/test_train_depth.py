@@ -55,7 +55,7 @@ def test_the_plan_is_served_and_the_version_stays(farrank: Farrank, folder: Path
     assert re.fullmatch(r"keeps 100\.0% of MRR \(9[1-3]\.\d% to 100\.0%\) on 40 queries", second)
     assert third.startswith("costs 1.00 chunks a document, ")
     after = open_ranker("ranker")
-    assert after.spec.depth.rounds == (Round(1.0, 1),)
+    assert after.spec.depth_plan.rounds == (Round(1.0, 1),)
     assert after.version == before.version
     written = contents(folder / "ranker")
     assert written.pop("depth.json")
@@ -75,8 +75,8 @@ def test_a_copy_leaves_the_ranker_as_it_is(farrank: Farrank, folder: Path) -> No
     assert outcome.exit_code == 0, outcome.err
     assert contents(folder / "ranker") == before
     copy, ranker = open_ranker("deep/copy"), open_ranker("ranker")
-    assert copy.spec.depth.figures is not None
-    assert copy.spec.depth.figures.keep == 0.9
+    assert copy.spec.depth_plan.figures is not None
+    assert copy.spec.depth_plan.figures.keep == 0.9
     assert copy.version == ranker.version
     again = farrank("train", "depth", "ranker", *DATA, "--cpu", "--out", "deep/copy")
     assert (again.exit_code, again.err) == (2, "farrank: --out deep/copy: exists; it must be a new folder\n")
@@ -111,7 +111,9 @@ def test_a_folder_that_appears_meanwhile_is_not_replaced(
 
     monkeypatch.setattr(farrank_training.depth_calibration, "calibrate", slow)
     outcome = farrank("train", "depth", "ranker", *DATA, "--cpu", "--out", "copy")
-    assert (outcome.exit_code, outcome.err) == (2, "farrank: --out copy: exists; it must be a new folder\n")
+    assert outcome.exit_code == 2
+    # Lines of progress may come before it.
+    assert outcome.err.splitlines()[-1] == "farrank: --out copy: exists; it must be a new folder"
     assert contents(folder / "copy") == {"notes.txt": b"mine"}
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 

@@ -96,11 +96,11 @@ class Bench(Generic[R]):
         timeout_s: float = 60.0,
         max_chunks: int | None = None,
         depth: DepthConfig | None = None,
+        comparable_scores: bool = False,
     ) -> RerankResult:
         now_s, documents = time.monotonic(), text_documents(texts)
-        return await self.engine.rerank(
-            RerankCall(ranker, QUERY, documents, max_chunks, now_s, now_s + timeout_s, depth=depth)
-        )
+        call = RerankCall(ranker, QUERY, documents, max_chunks, now_s, now_s + timeout_s, depth=depth)
+        return await self.engine.rerank(replace(call, comparable_scores=comparable_scores))
 
     def is_ready(self) -> bool:
         """Return whether the device takes calls."""

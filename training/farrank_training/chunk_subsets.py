@@ -28,12 +28,12 @@ def check_depth(ranker: Ranker, config: TrainingConfig) -> None:
 
 def chunks_to_validate(spec: RankerSpec) -> int:
     """Give the number of chunks that a ranker's plan reads of every document."""
-    return sum(each.chunks for each in spec.depth.rounds if each.share == 1)
+    return sum(each.chunks for each in spec.depth_plan.rounds if each.share == 1)
 
 
 def most_to_learn(spec: RankerSpec, max_chunks: int | None) -> int:
     """Give the most chunks of a document that training reads: those of all rounds of the plan."""
-    most = sum(each.chunks for each in spec.depth.rounds)
+    most = sum(each.chunks for each in spec.depth_plan.rounds)
     return most if max_chunks is None else min(most, max_chunks)
 
 
@@ -62,7 +62,7 @@ def promising_chunks(
     The chunks of all documents compete, as those of a call do.
     """
     documents, terms = competing_chunks(reader, query, texts)
-    scores = with_prior(list(bm25(terms)), reader.spec.depth.prior)
+    scores = with_prior(list(bm25(terms)), reader.spec.depth_plan.prior)
     most = reader.spec.most_chunks(count)
     return [
         [chunks[number] for number in np.sort(best_first(each)[:most])]

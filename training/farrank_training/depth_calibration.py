@@ -15,7 +15,7 @@ import torch
 
 from farrank_rankers.adaptive import why_not_adaptive
 from farrank_rankers.aggregate import SCORE_DECIMALS
-from farrank_rankers.depth.plan import DepthPlan, Figures, Round
+from farrank_rankers.depth.plan import READ_ON, DepthPlan, Figures, Round
 from farrank_rankers.depth.replay import Mask, read_in_rounds
 from farrank_rankers.depth.selection import Floats, Ints, best_first, bm25, with_prior
 from farrank_rankers.features import Features, batched, stacked
@@ -31,9 +31,10 @@ from farrank_trec.measures import evaluate, mean_name, parse_measures
 _PRIORS = (0.0, 0.1, 0.2, 0.5)
 _SCHEDULES = (
     *((Round(1.0, chunks),) for chunks in (1, 2, 3, 4, 6, 8)),
+    READ_ON.rounds,
     *((Round(1.0, first), Round(0.5, more)) for first in (1, 2, 3, 4) for more in (first, 2 * first)),
 )
-# The simplest first: one round is one wait, and all its scores compare.
+# The simplest first: one round is one wait, and all its scores compare, whatever the family.
 PLANS = tuple(DepthPlan(rounds, prior) for rounds in _SCHEDULES for prior in _PRIORS)
 # The numbers of chunks of a document after any round of any plan.
 _COUNTS = sorted({sum(each.chunks for each in plan[:end]) for plan in _SCHEDULES for end in (1, 2)})

@@ -252,7 +252,7 @@ def _name_origin(ranker: Ranker, begun: Mapping[str, Any], config: TrainingConfi
         "best_step": str(best_step),
     }
     # The figures of a calibrated plan are those of other weights.
-    depth = replace(reader.spec.depth, figures=None)
+    depth = reader.spec.depth and replace(reader.spec.depth, figures=None)
     spec = replace(reader.spec, provenance=dict(reader.spec.provenance) | trained, depth=depth)
     ranker.reader = Reader(spec, reader.tokenizer, reader.backbone)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from farrank_bench.depth.chunk_scores import Case
 from farrank_bench.depth.replay import BINS, Measure, bins, interval, learned_prior, min_max
-from farrank_rankers.depth.plan import MAX_CHUNKS, Round
+from farrank_rankers.depth.plan import MAX_CHUNKS, READ_ON, Round
 from farrank_rankers.depth.replay import Mask, read_in_rounds
 from farrank_rankers.depth.selection import Floats
 
@@ -58,8 +58,10 @@ SCHEDULES: Sequence[Schedule] = (
 )
 
 
-# Settings without any choice: the schedule of the first design, and one and two chunks of all documents.
-FIXED = tuple((name, each) for name in (BM25, BOTH) for each in (PLAIN[0], PLAIN[1], SCHEDULES[10]))
+# Settings without any choice: the default plans, one chunk of all documents, and the first design's schedule.
+FIXED = tuple(
+    (name, each) for name in (BM25, BOTH) for each in (PLAIN[0], PLAIN[1], READ_ON.rounds, SCHEDULES[10])
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

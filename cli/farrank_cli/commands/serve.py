@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from farrank_cli.exit_codes import DONE, told_in_a_line
 from farrank_cli.flags import flag, pair
 from farrank_cli.terminal import counted
-from farrank_rankers.depth.plan import DepthPlan
 from farrank_rankers.errors import RankerError
 from farrank_rankers.files.answering_models import describe_prompt
 from farrank_server.config.schema import DepthConfig, ServerConfig
@@ -180,7 +179,7 @@ def _ranker_line(ranker: "LoadedRanker", default: str) -> str:
 def _plan_part(ranker: "LoadedRanker") -> str:
     """Say which chunks adaptive depth reads by another plan than the default; empty if a budget decides."""
     plan = ranker.spec.depth
-    if plan == DepthPlan() or ranker.depth != DepthConfig("adaptive"):
+    if plan is None or ranker.depth != DepthConfig("adaptive"):
         return ""
     return f", reads {plan}" + (f", {plan.figures}" if plan.figures else "")
 

@@ -138,7 +138,9 @@ def overridden(
         spec, options=options, chunking=adjusted(chunking, window=window, stride=limits.get("stride"))
     )
     # The figures of a calibrated plan are those of the ranker as it was.
-    return found if found == given else replace(found, depth=replace(found.depth, figures=None))
+    if found == given or found.depth is None:
+        return found
+    return replace(found, depth=replace(found.depth, figures=None))
 
 
 def fitted_spec(

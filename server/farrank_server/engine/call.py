@@ -79,8 +79,8 @@ class RerankCall:
     """A validated request of any protocol. Times are seconds of `time.monotonic`.
 
     `documents` is empty until the documents are found, if the call names them or searches for them. `depth`
-    None means each ranker's own. With `comparable_scores` all rounds have all documents. `instruction` is the
-    task in the rankers' formats; empty means their own.
+    None means each ranker's own. With `comparable_scores` the scores of all rounds compare. `instruction` is
+    the task in the rankers' formats; empty means their own.
     """
 
     ranker: str

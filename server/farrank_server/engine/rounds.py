@@ -105,7 +105,7 @@ class CallRounds:
             scores.append(next(competing))
             self.selection_ns += time.thread_time_ns() - began_ns
             yield
-        scores = with_prior(scores, spec.depth.prior)
+        scores = with_prior(scores, spec.depth_plan.prior)
         most = spec.most_chunks(call.call.max_chunks)
         for each in scores:
             orders.append(best_first(each)[:most])
@@ -115,8 +115,8 @@ class CallRounds:
         # Budgets replace the plan's rounds: each of theirs reads all documents, so that scores compare.
         if depth.tokens is None and depth.milliseconds is None:
             costs = [np.ones(len(order), dtype=np.int64) for order in orders]
-            rounds, budget = spec.depth.rounds, np.inf
-            if call.call.comparable_scores:
+            rounds, budget = spec.depth_plan.rounds, np.inf
+            if call.call.comparable_scores and not spec.scores_grow:
                 rounds = tuple(each for each in rounds if each.share == 1)
             if depth.chunks is not None:
                 rounds, budget = SHARED_OUT, depth.chunks * len(orders)
@@ -130,7 +130,7 @@ class CallRounds:
                 rounds, budget = SHARED_OUT, float(depth.tokens)
             else:
                 budget = self._encodable_tokens()
-                rounds = doubling(spec.depth.rounds[0].chunks, max(map(len, orders)))
+                rounds = doubling(spec.depth_plan.rounds[0].chunks, max(map(len, orders)))
             self._unit, self._per_chunk = 1, float(np.concatenate(costs).mean())
         yield
         self._plan = Rounds(orders, costs, rounds, budget)

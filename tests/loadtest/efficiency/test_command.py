@@ -121,8 +121,8 @@ def test_an_adaptive_depth_is_a_point_of_its_own(
     assert outcome.exit_code == 0, outcome.err
     assert "2 of 2: maxp-bert adaptive and firstp-bert" in outcome.err
     adaptive = Results.read(folder).measured["maxp-bert adaptive"]
-    # Two chunks of each document.
-    assert (adaptive.ranker_timed.inputs, adaptive.firstp_timed.inputs) == (2 + 2, 2)
+    # A chunk of each document, and 3 more of the better one.
+    assert (adaptive.ranker_timed.inputs, adaptive.firstp_timed.inputs) == (2 + 3, 2)
     with (folder / CSV).open(newline="") as file:
         found = {row["ranker"]: row for row in csv.DictReader(file)}
     assert (found["maxp-bert"]["gain_percent"], found["maxp-bert"]["gain"]) == ("25.0", "measured")

@@ -9,6 +9,7 @@ import pytest
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.depth.plan import DepthPlan, Round
 from farrank_rankers.errors import SpecError
+from farrank_rankers.family import CrossEncoderOptions
 from farrank_rankers.spec import RankerSpec, content_version
 from farrank_rankers.tokenizer import TokenizerFiles
 
@@ -16,10 +17,19 @@ SPEC = RankerSpec("maxp", "tiny", Chunking("sliding", 150, 100, 1431))
 PLAN = DepthPlan((Round(1.0, 3), Round(0.25, 4)), prior=0.5)
 
 
-def test_the_default_reads_two_chunks_of_all_documents_in_one_round() -> None:
-    assert SPEC.depth == DepthPlan((Round(1.0, 2),), 0.0)
-    assert SPEC.depth.most_chunks(100) == 200
-    assert str(SPEC.depth) == "2 chunks of all documents"
+def test_rankers_whose_best_chunk_decides_read_the_best_documents_on() -> None:
+    hub = RankerSpec("cross-encoder", "tiny", SPEC.chunking)
+    mean = replace(hub, options=CrossEncoderOptions(aggregation="mean"))
+    assert SPEC.depth_plan == hub.depth_plan == DepthPlan((Round(1.0, 1), Round(0.3, 3)))
+    assert str(SPEC.depth_plan) == "1 chunk of all documents, then 3 chunks of the best 30%"
+    others = [RankerSpec(name, "tiny", SPEC.chunking) for name in ("sump", "avgp", "parade-attn")]
+    assert {each.depth_plan for each in others} == {mean.depth_plan}
+    assert mean.depth_plan == DepthPlan((Round(1.0, 2),), 0.0)
+    assert str(mean.depth_plan) == "2 chunks of all documents"
+    assert (SPEC.depth_plan.most_chunks(100), mean.depth_plan.most_chunks(100)) == (190, 200)
+
+
+def test_a_plan_is_written_in_words() -> None:
     assert str(PLAN) == "3 chunks of all documents, then 4 chunks of the best 25%, with a prior of 0.5"
 
 
@@ -32,7 +42,7 @@ def test_a_spec_keeps_its_plan_and_older_ones_have_the_default() -> None:
     assert "depth" not in json.loads(SPEC.to_json())
     planned = replace(SPEC, depth=PLAN)
     assert RankerSpec.from_json(planned.to_json()) == planned
-    assert RankerSpec.from_json(SPEC.to_json()).depth == DepthPlan()
+    assert RankerSpec.from_json(SPEC.to_json()).depth is None
 
 
 def test_the_plan_is_no_part_of_the_version() -> None:

@@ -98,8 +98,8 @@ class InRound:
             assert self.released.wait(120)
 
 
-def give(bench: Bench[Faulty], plan: DepthPlan) -> None:
-    """Give a plan to all rankers that are no ensemble."""
+def give(bench: Bench[Faulty], plan: DepthPlan | None) -> None:
+    """Give a plan, or the default one, to all rankers that are no ensemble."""
     for each in bench.engine.loaded.values():
         (first, *_) = each.members
         first.spec = replace(first.spec, depth=plan)
@@ -109,14 +109,14 @@ def give(bench: Bench[Faulty], plan: DepthPlan) -> None:
 def open_bench(open_bench: OpenBench) -> OpenBench:
     @asynccontextmanager
     async def opened(
-        before: Before = lambda inputs: None, plan: DepthPlan = THREE
+        before: Before = lambda inputs: None, plan: DepthPlan | None = THREE
     ) -> AsyncIterator[Bench[Faulty]]:
         async with open_bench(before) as bench:
             give(bench, plan)
             yield bench
 
     def entered(
-        before: Before = lambda inputs: None, plan: DepthPlan = THREE
+        before: Before = lambda inputs: None, plan: DepthPlan | None = THREE
     ) -> AbstractAsyncContextManager[Bench[Faulty]]:
         return opened(before, plan)
 
@@ -124,7 +124,9 @@ def open_bench(open_bench: OpenBench) -> OpenBench:
 
 
 @asynccontextmanager
-async def opened(folders: dict[str, Path], **rankers: RankerConfig) -> AsyncIterator[Bench[Faulty]]:
+async def opened(
+    folders: dict[str, Path], plan: DepthPlan | None = THREE, /, **rankers: RankerConfig
+) -> AsyncIterator[Bench[Faulty]]:
     """Open an engine with rankers of these configurations, by family."""
     named = {name.replace("_", "-"): each for name, each in rankers.items()}
     config = ServerConfig(
@@ -134,7 +136,7 @@ async def opened(folders: dict[str, Path], **rankers: RankerConfig) -> AsyncIter
     engine = Engine(config, load_rankers(config, cache), DeviceThread(), cache, metrics)
     try:
         bench: Bench[Faulty] = Bench(engine, {}, metrics)
-        give(bench, THREE)
+        give(bench, plan)
         yield bench
     finally:
         engine.close()
@@ -295,12 +297,31 @@ async def test_no_budget_is_exceeded(open_bench: OpenBench, depth: DepthConfig) 
 
 
 async def test_without_a_plan_of_its_own_a_ranker_reads_two_chunks_of_all_documents(
-    open_bench: OpenBench,
+    tiny_rankers: dict[str, Path],
 ) -> None:
-    async with open_bench(plan=DepthPlan()) as bench:
-        result = await bench.rerank((*TEXTS[:3], *LONG), depth=ADAPTIVE)
+    async with opened(tiny_rankers, None, avgp=RankerConfig()) as bench:
+        result = await bench.rerank((*TEXTS[:3], *LONG), ranker="avgp", depth=ADAPTIVE)
     assert [len(document.spans) for document in result.documents] == [1, 1, 1] + [2] * len(LONG)
     assert {document.round for document in result.documents} == {result.rounds} == {1}
+
+
+async def test_a_ranker_whose_best_chunk_decides_reads_the_best_documents_on(open_bench: OpenBench) -> None:
+    async with open_bench(plan=None) as bench:
+        for comparable in (False, True):
+            found = (await bench.rerank(LONG, depth=ADAPTIVE, comparable_scores=comparable)).documents
+            assert sorted((each.round, len(each.spans)) for each in found) == [(1, 1)] * 7 + [(2, 4)] * 3
+            # The order by round is the order by score.
+            of_round = {number: [each.score for each in found if each.round == number] for number in (1, 2)}
+            assert min(of_round[2]) >= max(of_round[1])
+
+
+async def test_scores_compare_without_the_rounds_of_the_best_documents(tiny_rankers: dict[str, Path]) -> None:
+    plan = DepthPlan((Round(1.0, 2), Round(1.0, 1), Round(0.5, 2)))
+    async with opened(tiny_rankers, plan, avgp=RankerConfig()) as bench:
+        result = await bench.rerank(LONG, ranker="avgp", depth=ADAPTIVE, comparable_scores=True)
+    # The shortest has 2 chunks.
+    assert [len(document.spans) for document in result.documents] == [2] + [3] * (len(LONG) - 1)
+    assert {document.round for document in result.documents} == {result.rounds} == {2}
 
 
 async def test_a_budget_in_chunks_replaces_the_plan_and_all_scores_compare(open_bench: OpenBench) -> None:

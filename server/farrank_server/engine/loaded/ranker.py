@@ -126,7 +126,7 @@ class LoadedRanker:
             longest = self.reader.longest_input
             if call.instruction:
                 longest = self.reader.max_input_tokens
-            budget: float = self.spec.depth.most_chunks(len(lengths)) * longest
+            budget: float = self.spec.depth_plan.most_chunks(len(lengths)) * longest
             if depth.chunks is not None:
                 budget = depth.chunks * len(lengths) * longest
             elif depth.tokens is not None:
@@ -138,7 +138,7 @@ class LoadedRanker:
             estimated, least = min(estimated, budget), min(least, budget)
             chunks = min(chunks, budget / longest)
             if depth.chunks is None and depth.tokens is None:  # other budgets have one round
-                first = len(lengths) * self.spec.depth.rounds[0].chunks * longest
+                first = len(lengths) * self.spec.depth_plan.rounds[0].chunks * longest
                 must_share = min(1.0, first / max(1.0, estimated))
         return RankerWork(self.name, round(estimated), round(chunks), round(least), must_share)
 
