@@ -15,6 +15,7 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import Internal
 from farrank_calls.key_file import END_MARK, KeyConfig, read_keys, revoke_key
 from farrank_server.access import keys
+from farrank_server.config.schema import HttpConfig
 from farrank_settings.errors import ConfigError
 from support.keyed_endpoints import Endpoints
 from support.waiting import until
@@ -191,7 +192,7 @@ async def test_a_ranker_that_a_key_may_not_use_looks_like_an_absent_one(endpoint
         assert status == 403
         assert said["message"] == (
             f"model: key team may use no ranker {model!r}; it may use: "
-            "biencoder, rerank-*, jina-*, reranker, default/not-specified"
+            f"{', '.join(('biencoder', *HttpConfig().models))}"
         )
     await endpoints.counted(
         2, "requests_total", door="http", ranker="", method="Rerank", code="PERMISSION_DENIED"
