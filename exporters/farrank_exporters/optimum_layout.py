@@ -112,7 +112,7 @@ def export_layout(
 
 
 def _is_published(files: ModelFiles) -> bool:
-    return files.kind in ("cross-encoder", "biencoder")
+    return files.kind in ("cross-encoder", "biencoder") and not files.is_adapted
 
 
 def _check_plain(ranker: Ranker, files: ModelFiles) -> None:

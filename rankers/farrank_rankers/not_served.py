@@ -32,9 +32,15 @@ class NotServed:
 _ANOTHER = "serve a cross-encoder or a bi-encoder"
 
 ADAPTER = NotServed(
-    "a LoRA adapter",
-    "it changes a base model, and is none itself",
-    "merge it: peft's merge_and_unload(), then save_pretrained(), the tokenizer's, too",
+    "an adapter beyond plain LoRA, like DoRA",
+    "only W + scale * B A is merged here",
+    "merge it by peft's merge_and_unload() and save_pretrained()",
+)
+ADAPTERS = NotServed("a folder of several adapters", "a ranker has one", "name the subfolder of one")
+BASELESS = NotServed(
+    "an adapter without its base",
+    "that must be a published model, in a folder or the local cache",
+    "download it, or correct adapter_config.json",
 )
 LISTWISE = NotServed(
     "a listwise reranker, like jina-reranker-v3",
@@ -87,6 +93,6 @@ UNTRAINED = NotServed(
 )
 
 KINDS = (
-    *(ADAPTER, LISTWISE, IMAGES, MULTI_VECTOR, ENCODER_DECODER, SPARSE),
+    *(ADAPTER, ADAPTERS, BASELESS, LISTWISE, IMAGES, MULTI_VECTOR, ENCODER_DECODER, SPARSE),
     *(GGUF, OWN_CODE, UNKNOWN, GRAPHS_ALONE, PICKLED, UNTRAINED),
 )

@@ -53,11 +53,20 @@ def of_class(name: str) -> Callable[[Path], None]:
     return write
 
 
-def adapter(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text(
-        json.dumps({"base_model_name_or_path": "BAAI/bge-reranker-base"})
-    )
-    (folder / "adapter_model.safetensors").touch()
+def adapter(**settings: Any) -> Callable[[Path], None]:
+    """Write the files of peft that are read first."""
+
+    def write(folder: Path) -> None:
+        (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"} | settings))
+        (folder / "adapter_model.safetensors").touch()
+
+    return write
+
+
+def several_adapters(folder: Path) -> None:
+    for name in ("one", "other"):
+        (folder / name).mkdir()
+        adapter()(folder / name)
 
 
 def gguf(folder: Path) -> None:
@@ -114,7 +123,10 @@ def edited(folder: Path, **changes: Any) -> None:
 
 T5 = {"model_type": "t5", "is_encoder_decoder": True}
 FOLDERS: dict[str, tuple[Callable[[Path], None], NotServed]] = {
-    "peft": (adapter, not_served.ADAPTER),
+    "DoRA": (adapter(use_dora=True), not_served.ADAPTER),
+    "LoHa": (adapter(peft_type="LOHA"), not_served.ADAPTER),
+    "several adapters": (several_adapters, not_served.ADAPTERS),
+    "no base": (adapter(base_model_name_or_path="/home/someone/where/it/was/trained"), not_served.BASELESS),
     "jina-reranker-v3": (
         configured(
             model_type="qwen3",

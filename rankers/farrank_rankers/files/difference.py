@@ -51,7 +51,7 @@ def load_base(reader: Reader, files: ModelFiles) -> Ranker:
 
     Raises: WeightsError naming the file, the tensor and what was expected.
     """
-    if files.base is None:
+    if files.base is None or files.is_adapted:
         return load_published(reader, files)
     ranker = load_base(reader, files.base)
     _change(ranker, files.folder, prefix=_BACKBONE)
@@ -69,7 +69,7 @@ def save_difference(ranker: Ranker, folder: Path, base: str) -> None:
     files = ModelFiles.find(locate(base))
     if dict(files.config) != dict(ranker.backbone_config):
         raise SourceError(f"{base} has another configuration than the ranker: no difference can be stored")
-    if TokenizerFiles.read(files.transformer) != ranker.reader.tokenizer.files:
+    if TokenizerFiles.read(files.tokenizer) != ranker.reader.tokenizer.files:
         raise SourceError(f"{base} has another tokenizer than the ranker: no difference can be stored")
     of_base = distinct(load_base(ranker.reader, files))
     kept: dict[str, Tensor] = {}

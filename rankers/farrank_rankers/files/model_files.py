@@ -15,11 +15,12 @@ from typing import Any, Literal
 from farrank_rankers.backbone_facts import STATIC, own_backbone
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import ENSEMBLE
+from farrank_rankers.files.adapter import WEIGHTS_FILE, Adapter, adapter_folder
 from farrank_rankers.files.answering_models import answers_by_logit
 from farrank_rankers.files.refused_folders import refuse_unserved
-from farrank_rankers.files.saved_modules import MODULES, listed_modules, module_kinds, read_config
+from farrank_rankers.files.saved_modules import CONFIG, MODULES, listed_modules, module_kinds, read_config
 from farrank_rankers.json_values import loads, read_json
-from farrank_rankers.not_served import GGUF
+from farrank_rankers.not_served import BASELESS, GGUF
 
 EMBEDDED = "embedded"
 # Rankers that are part of this package, each a folder: `embedded:NAME`.
@@ -27,6 +28,7 @@ _TRAINED = Path(__file__).parents[1] / "embedded"
 
 # The files needed for text and weights; no pickles, no code.
 _HUB_FILES = ["*.json", "*.jinja", "model*.safetensors", "*/model*.safetensors"]
+_HUB_FILES += ["adapter_model.safetensors", "*/adapter_model.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ class ModelFiles:
     """A model's kind, where it is, its transformer's folder, and its config.json.
 
     The transformer is in a subfolder for some models, and in the base's folder for a difference. `base` is
-    the model that a difference starts from; it may be another difference.
+    the model that a difference starts from; it may be another difference. A LoRA adapter has its base's
+    config.json, and `base`, too; its transformer is the adapter's folder.
     """
 
     kind: ModelKind
@@ -134,8 +137,12 @@ class ModelFiles:
         return self.location.folder
 
     @classmethod
-    def find(cls, location: Location, starting: tuple[Path, ...] = ()) -> "ModelFiles":
-        """Examine a folder's files; `starting` are differences that start from it.
+    def find(
+        cls, location: Location, starting: tuple[Path, ...] = (), *, download: bool = False
+    ) -> "ModelFiles":
+        """Examine a folder's files; `starting` are differences and adapters that start from it.
+
+        With `download` the base of an adapter is downloaded if it is not in the local cache.
 
         Raises: SourceError naming the file that is missing or damaged, a folder of several models, or a model
         that is not served.
@@ -149,7 +156,10 @@ class ModelFiles:
                 base = _base_of(folder, (*starting, folder.resolve()))
                 return cls("difference", location, base.transformer, base.config, base)
             return cls("artifact", location, folder, _read_config(folder))
+        place = adapter_folder(folder)
         refuse_unserved(folder, location.name)
+        if place is not None:
+            return cls._adapted(location, place, (*starting, folder.resolve()), download)
         config = _read_config(folder) if (folder / "config.json").is_file() else {}
         names = config.get("architectures") or []
         if any(str(name).endswith("ForSequenceClassification") for name in names):
@@ -164,6 +174,67 @@ class ModelFiles:
             read = _static_config if is_static(folder) else _read_config
             return cls("biencoder", location, transformer, read(transformer))
         return cls("backbone", location, folder, _read_config(folder))
+
+    @classmethod
+    def _adapted(
+        cls, location: Location, place: Path, starting: tuple[Path, ...], download: bool
+    ) -> "ModelFiles":
+        """Find the model that the adapter in the folder `place` makes of its base."""
+        adapter = Adapter.read(place)
+        try:
+            found = locate(adapter.base, revision=adapter.revision, download=download)
+        except SourceError as error:
+            raise BASELESS.error(adapter.base, place) from error
+        if found.folder.resolve() in starting:
+            raise BASELESS.error(adapter.base, place)
+        base = cls.find(found, starting, download=download)
+        if base.kind in ("artifact", "difference"):
+            raise BASELESS.error(adapter.base, place)
+        config, kind = dict(base.config), base.kind
+        if (location.folder / MODULES).is_file():
+            is_pair = read_config(location.folder).get("model_type") == "CrossEncoder"
+            kind = "modular" if is_pair else "biencoder"
+        elif adapter.task == "SEQ_CLS":
+            kind = "cross-encoder"
+            if (labels := _saved_labels(place)) is not None:
+                config.pop("num_labels", None)
+                names = [f"LABEL_{label}" for label in range(labels)]
+                config |= {
+                    "id2label": {str(label): name for label, name in enumerate(names)},
+                    "label2id": {name: label for label, name in enumerate(names)},
+                }
+        return cls(kind, location, place, config, base)
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether a LoRA adapter makes the model of its base."""
+        return self.base is not None and self.kind != "difference"
+
+    @property
+    def settings(self) -> "ModelFiles":
+        """The files with sentence-transformers' settings: an adapter may leave them to its base."""
+        if self.base is None or not self.is_adapted:
+            return self
+        own = any((self.folder / name).is_file() for name in (MODULES, CONFIG))
+        return self if own else self.base.settings
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder with the tokenizer: an adapter may leave it to its base."""
+        if self.base is None or (self.transformer / "tokenizer.json").is_file():
+            return self.transformer
+        return self.base.tokenizer
+
+
+def _saved_labels(folder: Path) -> int | None:
+    """Count the labels of the head that an adapter has whole; None if it leaves the head to its base."""
+    shapes = tensor_shapes(folder / WEIGHTS_FILE)
+    heads = [shape for name, shape in shapes.items() if _HEAD.search(name)]
+    return heads[0][0] if heads else None
+
+
+# The weight of a classifier's last layer, in transformers' models.
+_HEAD = re.compile(r"(^|\.)(score|classifier|classifier\.out_proj)(\.modules_to_save)?\.weight$")
 
 
 def is_pointer(path: Path) -> bool:
@@ -240,6 +311,17 @@ def _static_config(folder: Path) -> dict[str, Any]:
     Raises: SourceError naming the file that is missing or damaged.
     """
     path = folder / "model.safetensors"
+    shapes = tensor_shapes(path)
+    try:
+        rows, width = shapes.get("embedding.weight") or shapes["embeddings"]
+        words = (shapes.get("mapping") or [rows])[0]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise SourceError(f"{path} is not a table of static embeddings in safetensors: {error!r}") from error
+    return {"model_type": STATIC, "vocab_size": words, "hidden_size": width, "pad_token_id": 0}
+
+
+def tensor_shapes(path: Path) -> dict[str, Any]:
+    """Read the shapes of a safetensors file's tensors. Raises: SourceError naming it."""
     if is_pointer(path):
         raise SourceError(pointer_message(path))
     try:
@@ -247,14 +329,11 @@ def _static_config(folder: Path) -> dict[str, Any]:
             (length,) = struct.unpack("<Q", file.read(8))
             # The format's own limit; a damaged file must not fill the memory.
             header = loads(file.read(min(length, 100_000_000)))
-        shapes = {name: each["shape"] for name, each in header.items() if name != "__metadata__"}
-        rows, width = shapes.get("embedding.weight") or shapes["embeddings"]
-        words = (shapes.get("mapping") or [rows])[0]
+        return {name: each["shape"] for name, each in header.items() if name != "__metadata__"}
     except FileNotFoundError as error:
         raise SourceError(f"{path} is missing") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error) as error:
-        raise SourceError(f"{path} is not a table of static embeddings in safetensors: {error!r}") from error
-    return {"model_type": STATIC, "vocab_size": words, "hidden_size": width, "pad_token_id": 0}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise SourceError(f"{path} is damaged or not a safetensors file: {error!r}") from error
 
 
 def is_static(folder: Path) -> bool:

@@ -234,8 +234,8 @@ def open_files(
     """
     location = locate(source, revision=revision, download=download)
     with naming(location.folder):
-        files = ModelFiles.find(location)
-        read = TokenizerFiles.read(files.transformer)
+        files = ModelFiles.find(location, download=download)
+        read = TokenizerFiles.read(files.tokenizer)
         # sentence-transformers reads only tokenizer.json for these.
         is_table = files.kind == "biencoder" and files.config["model_type"] == STATIC
         tokenizer = TextTokenizer(read.without_configuration() if is_table else read)
@@ -269,16 +269,17 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
                     "config.json lacks pad_token_id, by which transformers finds the token that this "
                     "classifier scores; set it to the id of the tokenizer's padding token"
                 )
-            options = cross_encoder_options(files, budget.tokenizer)
+            options = cross_encoder_options(files.settings, budget.tokenizer)
         case "modular":
-            options = modular_options(files, budget.tokenizer)
+            options = modular_options(files.settings, budget.tokenizer)
         case "yes-no":
             has_template = overrides.get("template") is not None
-            found = find_prompt(files.folder, files.config, budget.tokenizer, has_template=has_template)
+            place = files.settings.folder
+            found = find_prompt(place, files.config, budget.tokenizer, has_template=has_template)
             options = found.options
             provenance |= {f"prompt_{part}": origin for part, origin in found.origins.items()}
         case "biencoder":
-            options = biencoder_options(files)
+            options = biencoder_options(files.settings)
         case "backbone":
             raise UNTRAINED.error(f"model_type {files.config['model_type']}", files.folder)
     family = "cross-encoder" if files.kind == "modular" else files.kind

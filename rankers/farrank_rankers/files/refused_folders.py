@@ -53,9 +53,6 @@ def refuse_unserved(folder: Path, name: str) -> None:
 
 
 def _refuse_without_configuration(folder: Path, name: str) -> None:
-    if (folder / "adapter_config.json").is_file():
-        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
-        raise not_served.ADAPTER.error(f"of {base}", folder)
     graphs = sorted(path.name for path in folder.glob("*.gguf"))
     if graphs or name.lower().endswith("gguf"):
         raise not_served.GGUF.error(graphs[0] if graphs else "", folder)

@@ -18,7 +18,8 @@ from farrank_rankers.backbones.alibi_bert import AlibiBert, rename_published
 from farrank_rankers.backbones.alibi_checkpoints import PUBLISHED
 from farrank_rankers.backbones.static_embedding import StaticEmbedding, rename_static
 from farrank_rankers.errors import RankerError, SourceError, WeightsError
-from farrank_rankers.files.model_files import ModelFiles, hub_checksum, is_pointer, pointer_message
+from farrank_rankers.files.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter, merged
+from farrank_rankers.files.model_files import Location, ModelFiles, hub_checksum, is_pointer, pointer_message
 from farrank_rankers.files.saved_modules import kind_of, listed_modules
 from farrank_rankers.json_values import read_json
 from farrank_rankers.not_served import GGUF, GRAPHS_ALONE, PICKLED
@@ -51,9 +52,9 @@ def fill_own(ranker: Ranker, files: ModelFiles) -> None:
         return
     published = read_weights(files.transformer)
     if files.kind in ("modular", "biencoder"):
-        modules = [each for each in listed_modules(files.folder)[2:] if kind_of(each) != "Normalize"]
+        modules = [each for each in listed_modules(files.settings.folder)[2:] if kind_of(each) != "Normalize"]
         for place, module in enumerate(modules):
-            of_layer = read_weights(files.folder / str(module["path"]))
+            of_layer = read_weights(files.settings.folder / str(module["path"]))
             published |= {f"head.{place}.{name}": tensor for name, tensor in of_layer.items()}
     found = ranker.encoder.own_weights(published, ranker.reader)
     for name, tensor in found.items():
@@ -218,8 +219,16 @@ _GRAPHS = ("*.onnx", "onnx/*.onnx", "openvino/*.xml")
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """Read a folder's tensors, from one file or from the shards that an index names.
 
+    The tensors of a LoRA adapter's folder are its base's with the adapter's differences.
     Raises: WeightsError naming the file that is missing or damaged.
     """
+    if (folder / CONFIG_FILE).is_file():
+        base = ModelFiles.find(Location(folder, folder.name)).base
+        assert base is not None, "an adapter has a base"
+        path = folder / WEIGHTS_FILE
+        if not path.is_file():
+            raise WeightsError(_hint(folder) or f"{path} is missing")
+        return merged(read_weights(base.transformer), read_tensors(path), Adapter.read(folder), path)
     index, shards = folder / INDEX, [FILE]
     if not (folder / FILE).is_file() and index.is_file():
         try:
