@@ -4,14 +4,18 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Unpack
 
+from safetensors import safe_open
+
 from farrank_cli.exit_codes import missing_extra
+from farrank_cli.export_limits import ExportLimits
 from farrank_cli.terminal import Progress
 from farrank_cli.terminated import sigterm_interrupts
 from farrank_rankers.backbone_facts import STATIC
 from farrank_rankers.exports.export_folder import find_exports
-from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, lists_members, locate
+from farrank_rankers.files.model_files import SPEC_FILE, Location, ModelFiles, lists_members, locate
 from farrank_rankers.files.open import Overrides
 from farrank_runtimes.devices import choose_device
 from farrank_server.config.schema import RankerConfig, ServerConfig
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
     from farrank_exporters.export import Progress as Steps
 
 _log = logging.getLogger(__name__)
+
+_GIB = 2**30
+# The default bound of an export's memory: this multiple of the weights in fp32, and this many bytes.
+_TIMES_WEIGHTS, _BESIDE = 3, _GIB
 
 
 @contextmanager
@@ -44,7 +52,7 @@ def steps_shown() -> Iterator["Steps"]:
             steps.end()
 
 
-def exported_rankers(config: ServerConfig) -> ServerConfig:
+def exported_rankers(config: ServerConfig, limits: ExportLimits) -> ServerConfig:
     """Serve every ranker from its fastest export that keeps its bound, made now or cached.
 
     A ranker that needs no export, or can have none, is left as it is, and the log says why.
@@ -52,13 +60,13 @@ def exported_rankers(config: ServerConfig) -> ServerConfig:
     the cache cannot be written.
     """
     rankers = {
-        name: _exported(f"ranker {name}", ranker, config.device.name)
+        name: _exported(f"ranker {name}", ranker, config.device.name, limits)
         for name, ranker in config.rankers.items()
     }
     return replace(config, rankers=rankers)
 
 
-def _exported(who: str, ranker: RankerConfig, device: str | None) -> RankerConfig:
+def _exported(who: str, ranker: RankerConfig, device: str | None, limits: ExportLimits) -> RankerConfig:
     torch_serves = ranker.runtime == "torch" or ranker.packing == "packed"
     if torch_serves or ranker.export_file is not None:
         how = "torch is" if torch_serves else f"{ranker.export_file} is"
@@ -66,7 +74,7 @@ def _exported(who: str, ranker: RankerConfig, device: str | None) -> RankerConfi
         return ranker
     changes = ranker.overrides
     runtime = None if ranker.runtime == "auto" else ranker.runtime
-    source = exported_source(who, ranker.source, device, runtime, ranker.precision, **changes)
+    source = exported_source(who, ranker.source, limits, device, runtime, ranker.precision, **changes)
     if source == ranker.source:
         return ranker
     # The artifact already has the overrides.
@@ -82,12 +90,13 @@ def _exported(who: str, ranker: RankerConfig, device: str | None) -> RankerConfi
 def exported_source(
     who: str,
     source: str,
+    limits: ExportLimits,
     device: str | None = None,
     runtime: str | None = None,
     precision: str | None = None,
     **overrides: Unpack[Overrides],
 ) -> str:
-    """Find or make a ranker's fastest export that keeps its bound, and return its source.
+    """Find or make a ranker's fastest export that keeps its bound within the limits, and return its source.
 
     Without one this is `source` itself. The log says what was found, made or refused.
     Raises: as `exported_rankers`.
@@ -97,10 +106,17 @@ def exported_source(
         _log.info("%s is not exported: %s", who, reason)
         return source
     try:
+        from farrank_exporters.bounded import Bounds
         from farrank_exporters.kept import faster_than_torch, kept_export
         from farrank_exporters.texts import divide, python_documentation
     except ModuleNotFoundError as error:
         raise missing_extra("--export auto", error, "export") from error
+    memory = limits.memory_gib
+    if memory is None:
+        weights = _weights_bytes(locate(source, revision=revision, download=download))
+        memory = (_TIMES_WEIGHTS * weights + _BESIDE) / _GIB
+    bounds = Bounds(round(memory * _GIB), 60 * limits.minutes)
+    _log.info("%s: an export may take at most %s in each precision", who, bounds)
     with steps_shown() as progress:
         kept = kept_export(
             source,
@@ -110,6 +126,7 @@ def exported_source(
                 if runtime in (None, each.runtime) and precision in (None, each.precision)
             ],
             divide(python_documentation(), "Python's documentation"),
+            bounds=bounds,
             progress=progress,
             waiting=lambda: _log.info("%s: another process exports it; waiting", who),
             **overrides,
@@ -117,7 +134,7 @@ def exported_source(
     for refused, reason in kept.refused.items():
         _log.warning("%s is not served by %s: %s", who, refused, reason)
     if kept.export is None:
-        _log.warning("%s is served without an export: none keeps its bound", who)
+        _log.warning("%s is served without an export: none keeps its bounds", who)
     else:
         _log.info("%s: %s in %s", who, kept.export.manifest.name, kept.source)
     return kept.source
@@ -139,3 +156,16 @@ def _no_export(source: str, device: str | None, revision: str | None, *, downloa
     if files.config.get("model_type") == STATIC:
         return "static embeddings are looked up, which an export does not speed up"
     return None
+
+
+def _weights_bytes(location: Location) -> int:
+    """Count the bytes of a model's weights in fp32; of a difference and its base, the larger one's."""
+    most, files = 0, ModelFiles.find(location)
+    found: ModelFiles | None = files
+    while found is not None:
+        values = 0
+        for path in {*found.folder.glob("*.safetensors"), *found.transformer.glob("*.safetensors")}:
+            with safe_open(path, framework="numpy") as tensors:
+                values += sum(prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+        most, found = max(most, 4 * values), found.base
+    return most

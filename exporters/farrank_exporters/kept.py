@@ -11,12 +11,14 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 import torch
 
+from farrank_exporters.bounded import BeyondBounds, Bounds, run_bounded
 from farrank_exporters.export import Progress, artifact_of, export_ranker, versions
 from farrank_exporters.texts import SampleTexts
 from farrank_rankers.errors import ExportError, RankerError
@@ -30,6 +32,21 @@ from farrank_runtimes.runtime_table import RUNTIMES, fastest_first
 _REFUSED = "refused.json"
 # The files that a ranker's scores may depend on, whatever library saved it.
 _FILES = ("*.json", "*/*.json", "*.jinja", "*/*.jinja", "*.safetensors", "*/*.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an export was refused, and the bounds that it had, if it went beyond them."""
+
+    reason: str
+    memory: int | None = None
+    seconds: float | None = None
+
+    def stands(self, bounds: Bounds | None) -> bool:
+        """Whether these bounds, or none, do not allow more than those beyond which the export went."""
+        if self.memory is None or self.seconds is None:
+            return True
+        return bounds is not None and bounds.memory <= self.memory and bounds.seconds <= self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +88,7 @@ def kept_export(
     texts: tuple[SampleTexts, SampleTexts],
     *,
     folder: Path | None = None,
+    bounds: Bounds | None = None,
     progress: Progress = lambda text, done, total: None,
     waiting: Callable[[], None] = lambda: None,
     **overrides: Unpack[Overrides],
@@ -80,28 +98,35 @@ def kept_export(
     `texts` measure and calibrate it. A form that was refused is not tried again; a damaged export is made
     again. If several processes need it, one exports and the others wait; `waiting` is called before the wait.
     An existing export is served also from a read-only cache.
+    Each form is exported in a process of its own within `bounds`; without any, in this one. If a form went
+    beyond them, all are tried again once the bounds are wider.
     Raises: SourceError and the like if the ranker cannot be opened; OSError if the cache cannot be written.
     """
     location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
     name = re.sub(r"[^\w.-]+", "--", location.name)
     place = (folder or cache_folder()) / EXPORTS / f"{name}-{_key(source, location, forms, overrides)}"
-    found = _read(place)
+    found = _read(place, bounds)
     if found is None:
         place.parent.mkdir(parents=True, exist_ok=True)
         with _alone(place, waiting):
-            found = _read(place)  # another process may have made it meanwhile
+            found = _read(place, bounds)  # another process may have made it meanwhile
             if found is None:
-                for left in (place, *place.parent.glob(f".{place.name}.*/")):  # damaged, or left by a kill
-                    shutil.rmtree(left, ignore_errors=True)
-                _make(source, place, forms, texts, progress, overrides)
+                shutil.rmtree(place, ignore_errors=True)  # it may be damaged
+                _make(source, place, forms, texts, bounds, progress, overrides)
                 found = find_exports(place), _read_refused(place)
     exports, refused = found
-    return ExportChoice(str(place) if exports else source, exports[0] if exports else None, refused)
+    reasons = {form: each.reason for form, each in refused.items()}
+    return ExportChoice(str(place) if exports else source, exports[0] if exports else None, reasons)
 
 
-def _read(place: Path) -> tuple[list[Export], dict[str, str]] | None:
-    """Read a cached export and the refused forms; None if there is none, or it was changed or damaged."""
+def _read(place: Path, bounds: Bounds | None) -> tuple[list[Export], dict[str, Refusal]] | None:
+    """Read a cached export and the refused forms.
+
+    None if there is none, it was changed or damaged, or a form was refused by narrower bounds.
+    """
     try:
+        if not all(each.stands(bounds) for each in _read_refused(place).values()):
+            return None
         exports = find_exports(place)
         for export in exports:
             export.verify()
@@ -111,9 +136,9 @@ def _read(place: Path) -> tuple[list[Export], dict[str, str]] | None:
         return None
 
 
-def _read_refused(place: Path) -> dict[str, str]:
+def _read_refused(place: Path) -> dict[str, Refusal]:
     path = place / _REFUSED
-    refused: dict[str, str] = read_value(Mapping[str, str], read_json(path), str(path), ExportError)
+    refused: dict[str, Refusal] = read_value(Mapping[str, Refusal], read_json(path), str(path), ExportError)
     return refused
 
 
@@ -122,34 +147,62 @@ def _make(
     place: Path,
     forms: Sequence[Form],
     texts: tuple[SampleTexts, SampleTexts],
+    bounds: Bounds | None,
     progress: Progress,
     overrides: Overrides,
 ) -> None:
-    refused: dict[str, str] = {}
+    refused: dict[str, Refusal] = {}
+    for form in forms:
+
+        def step(text: str, done: int, total: int, form: Form = form) -> None:
+            progress(f"{form}: {text}", done, total)
+
+        work = partial(_export, source, place, form, texts, overrides)
+        try:
+            _clear(place)
+            if bounds is None:
+                work(step)
+            else:
+                run_bounded(work, bounds, step)
+            break
+        except ExportError as error:
+            limits = asdict(bounds) if bounds is not None and isinstance(error, BeyondBounds) else {}
+            refused[str(form)] = Refusal(str(error), **limits)
+    _clear(place)
+    place.mkdir(exist_ok=True)
+    written = {form: asdict(each) for form, each in refused.items()}
+    (place / _REFUSED).write_text(json.dumps(written, indent=2), encoding="utf-8")
+
+
+def _clear(place: Path) -> None:
+    """Remove the remains of work that was killed."""
+    for left in place.parent.glob(f".{place.name}.*/"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _export(
+    source: str,
+    place: Path,
+    form: Form,
+    texts: tuple[SampleTexts, SampleTexts],
+    overrides: Overrides,
+    progress: Progress,
+) -> None:
+    """Export a ranker in one form. The place then holds its artifact without weights, or nothing."""
     measured, calibration = texts
     with artifact_of(source, place, **overrides) as (ranker, artifact):
-        for form in forms:
-
-            def step(text: str, done: int, total: int, form: Form = form) -> None:
-                progress(f"{form}: {text}", done, total)
-
-            try:
-                export_ranker(
-                    ranker,
-                    artifact,
-                    "onnx",
-                    form.precision,
-                    measured=measured,
-                    calibration=calibration,
-                    served_by=[form.runtime],
-                    progress=step,
-                )
-                break
-            except ExportError as error:
-                refused[str(form)] = str(error)
+        export_ranker(
+            ranker,
+            artifact,
+            "onnx",
+            form.precision,
+            measured=measured,
+            calibration=calibration,
+            served_by=[form.runtime],
+            progress=progress,
+        )
         for weights in artifact.glob("*.safetensors"):  # exports serve without them
             weights.unlink()
-        (artifact / _REFUSED).write_text(json.dumps(refused, indent=2), encoding="utf-8")
 
 
 @contextmanager

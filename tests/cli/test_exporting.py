@@ -8,10 +8,13 @@ import torch
 from safetensors.torch import save_file
 
 from farrank_cli import exporting
+from farrank_cli.export_limits import ExportLimits
 from farrank_rankers.errors import SourceError
 from farrank_rankers.files.model_files import Location
 from farrank_rankers.files.open import Overrides
 from farrank_server.config.schema import RankerConfig, ServerConfig
+
+LIMITS = ExportLimits()
 
 
 def test_all_that_a_configuration_changes_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +40,9 @@ def test_all_that_a_configuration_changes_is_handed_on(monkeypatch: pytest.Monke
         "stride": 20,
         "download": True,
     }
-    served = exporting.exported_rankers(ServerConfig(rankers={"mine": RankerConfig("model", **given)}))
+    served = exporting.exported_rankers(
+        ServerConfig(rankers={"mine": RankerConfig("model", **given)}), LIMITS
+    )
     assert asked == [given]
     assert served.rankers == {"mine": RankerConfig("kept")}
     # A new override must be in the configuration, or in this list.
@@ -51,7 +56,7 @@ def test_static_embeddings_are_left_as_they_are(tmp_path: Path, caplog: pytest.L
     save_file({"embedding.weight": torch.zeros(3, 2)}, tmp_path / "model.safetensors")
     config = ServerConfig(rankers={"mine": RankerConfig(str(tmp_path))})
     with caplog.at_level("INFO"):
-        assert exporting.exported_rankers(config) == config
+        assert exporting.exported_rankers(config, LIMITS) == config
     assert "ranker mine is not exported: static embeddings are looked up" in caplog.text
 
 
@@ -64,5 +69,5 @@ def test_a_ranker_is_looked_for_under_its_own_revision(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(exporting, "locate", noted)
     with pytest.raises(SourceError):
-        exporting.exported_source("it", "org/model", "cpu", revision="v2", download=True)
+        exporting.exported_source("it", "org/model", LIMITS, "cpu", revision="v2", download=True)
     assert asked == [{"revision": "v2", "download": True}]

@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import farrank_exporters.kept
 import farrank_exporters.parity
+from farrank_exporters.bounded import Bounds
 from farrank_exporters.export import export_ranker
 from farrank_exporters.kept import ExportChoice, Form, faster_than_torch, kept_export
 from farrank_exporters.parity import TextScores
@@ -133,6 +135,23 @@ def test_refused_precisions_are_not_tried_again(
         nothing = kept(ranker, ["int8"])
         assert (nothing.source, nothing.export) == (str(ranker), None)
     assert made == ["int8", "fp32", "int8"]
+
+
+def test_a_form_beyond_its_bounds_is_tried_again_with_wider_ones(ranker: Path, cache: Path) -> None:
+    narrow = Bounds(memory=2**20, seconds=240.0)
+    for bounds in (narrow, narrow, replace(narrow, memory=2**19)):
+        nothing = kept(ranker, ["fp32"], bounds=bounds)
+        assert (nothing.source, nothing.export) == (str(ranker), None)
+        # Found in the cache, the reason is that of the first time.
+        assert nothing.refused["openvino in fp32"].endswith("its bound is 0.0 GiB")
+        (place,) = (path for path in (cache / "exports").iterdir() if path.is_dir())
+        assert [path.name for path in place.iterdir()] == ["refused.json"]
+    made = place.stat().st_ino
+    wide = kept(ranker, ["fp32"], bounds=Bounds(2**34, 240.0))
+    assert wide.export is not None
+    assert (wide.refused, wide.source) == ({}, str(place))
+    assert place.stat().st_ino != made
+    assert kept(ranker, ["fp32"], bounds=narrow).export == wide.export
 
 
 def test_damaged_exports_are_made_again(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, get_args
 
 from farrank_cli.exit_codes import DONE, REFUSED, CommandError, told_in_a_line
+from farrank_cli.export_limits import ExportLimits, add_export_limits
 from farrank_cli.flags import DOCUMENT_FIELDS, count, document_fields, flag
 from farrank_cli.terminal import Progress, counted
 from farrank_indexes.document import CollectionError, IndexDocument
@@ -60,6 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "never"),
         default="never",
     )
+    add_export_limits(add)
     add("--out DIR", "folder of the index", Path, required=True)
     add("--overwrite", "replace an existing index")
     add("--resume", "continue where the same command was interrupted")
@@ -163,7 +165,8 @@ def _stores(args: argparse.Namespace) -> list[Store]:
             if args.export == "auto":
                 from farrank_cli.exporting import exported_source
 
-                source = exported_source(f"--encode {source}", source)
+                limits = ExportLimits(args.export_minutes, args.export_memory)
+                source = exported_source(f"--encode {source}", source, limits)
             encoder = ChunkEncoder(source, args.encode_precision, args.max_document_tokens)
         encodings = EncodingsStoreBuilder(encoder)
         stores[encodings.key] = encodings

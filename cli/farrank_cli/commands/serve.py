@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farrank_cli.exit_codes import DONE, told_in_a_line
+from farrank_cli.export_limits import ExportLimits, add_export_limits
 from farrank_cli.flags import flag, pair
 from farrank_cli.terminal import counted
 from farrank_rankers.errors import RankerError
@@ -68,6 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "never"),
         default="never",
     )
+    add_export_limits(add)
     add("--pid-file FILE", "file for the process id, by which farrank reload finds the server", Path)
     add("--print-config", "print the effective configuration as YAML, and end")
     add("--dry-run", "check everything that can be checked without loading, and end")
@@ -118,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         from farrank_runtimes.runtime import DeviceAbsent
 
         with told_in_a_line(RankerError, DeviceAbsent):
-            config = exported_rankers(config)
+            config = exported_rankers(config, ExportLimits(args.export_minutes, args.export_memory))
     if args.check:
         from farrank_server.rehearsal import rehearse
 
