@@ -7,13 +7,14 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Unpack
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from farrank_cli.exit_codes import missing_extra
 from farrank_cli.export_limits import ExportLimits
 from farrank_cli.terminal import Progress
 from farrank_cli.terminated import sigterm_interrupts
 from farrank_rankers.backbone_facts import STATIC
+from farrank_rankers.errors import WeightsError
 from farrank_rankers.exports.export_folder import find_exports
 from farrank_rankers.files.model_files import SPEC_FILE, Location, ModelFiles, lists_members, locate
 from farrank_rankers.files.open import Overrides
@@ -165,7 +166,11 @@ def _weights_bytes(location: Location) -> int:
     while found is not None:
         values = 0
         for path in {*found.folder.glob("*.safetensors"), *found.transformer.glob("*.safetensors")}:
-            with safe_open(path, framework="numpy") as tensors:
-                values += sum(prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+            try:
+                with safe_open(path, framework="numpy") as tensors:
+                    shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+            except SafetensorError as error:
+                raise WeightsError(f"{path}: is damaged: {error}") from error
+            values += sum(map(prod, shapes))
         most, found = max(most, 4 * values), found.base
     return most

@@ -1,14 +1,18 @@
 """Work in a process of its own, which is ended where it goes beyond its bounds of memory and time."""
 
 import multiprocessing
+import os
+import pickle
 import re
 import signal
+import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from farrank_rankers.errors import ExportError
 
@@ -36,13 +40,17 @@ class Bounds:
 
 
 class BeyondBounds(ExportError):
-    """The work was ended: it took more memory or time than its bounds allow."""
+    """The work was ended: it took more memory or time than `exceeded`, one of its bounds, allows."""
+
+    def __init__(self, message: str, exceeded: Literal["memory", "seconds"]) -> None:
+        super().__init__(message)
+        self.exceeded = exceeded
 
 
 def run_bounded(work: Callable[["Progress"], None], bounds: Bounds, progress: "Progress") -> None:
     """Run work in a process of its own, and pass its progress on.
 
-    `work` must be picklable. `progress` is also called between two steps, so that it may raise an interrupt.
+    `work` must be picklable.
     Raises: BeyondBounds naming the bound; ExportError if the process ends otherwise; whatever `work` or
     `progress` raises. The process has ended then.
     """
@@ -50,53 +58,73 @@ def run_bounded(work: Callable[["Progress"], None], bounds: Bounds, progress: "P
     steps, theirs = spawning.Pipe(duplex=False)
     process = spawning.Process(target=_work, args=(theirs, work), daemon=True)
     end_s = time.monotonic() + bounds.seconds
-    step: tuple[str, int, int] | None = None
     process.start()
     try:
         theirs.close()
         while True:
-            _check(process.pid, bounds, end_s)
-            came = steps.poll(_LOOK_S)
-            if came:
+            while not steps.poll(_LOOK_S):
+                _check(process.pid, bounds, end_s)
+            try:
                 found = steps.recv()
-                if found is None:
-                    return
-                if isinstance(found, BaseException):
-                    raise found
-                step = found
-            if step is not None and (came or step[1]):
-                progress(*step)
-    except EOFError:
-        process.join()
-        raise ExportError(
-            f"the exporting process ended by itself, with status {process.exitcode}; on Linux -9 often means "
-            "that the machine's memory was full"
-        ) from None
+            except EOFError:
+                process.join()
+                raise _ended(process.exitcode) from None
+            if found is None:
+                return
+            if isinstance(found, BaseException):
+                raise found
+            progress(*found)
+            _check(process.pid, bounds, end_s)
     finally:
         process.kill()
         process.join()
         steps.close()
 
 
+def _ended(status: int | None) -> ExportError:
+    """Explain the end of a process that has sent no result. A kill may be for the machine's memory."""
+    if status == -signal.SIGKILL:
+        return BeyondBounds("the exporting process was killed, perhaps for the machine's memory", "memory")
+    return ExportError(f"the exporting process ended by itself, with status {status}")
+
+
 def _work(steps: Connection, work: Callable[["Progress"], None]) -> None:
     # Ctrl-C reaches all processes of a terminal; the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(lambda *step: steps.send(step))
     except Exception as error:
-        steps.send(error)
+        steps.send(_picklable(error))
     else:
         steps.send(None)
 
 
+def _end_with_parent() -> None:
+    """End this process when its parent has ended: nobody would bound it, and another may export now."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _picklable(error: Exception) -> Exception:
+    """Return the error, or one of its name and words if it cannot be sent. Its traceback is then printed."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        traceback.print_exception(error)
+        return ExportError(f"{type(error).__name__}: {error}")
+    return error
+
+
 def _check(pid: int | None, bounds: Bounds, end_s: float) -> None:
     if time.monotonic() > end_s:
-        raise BeyondBounds(f"it takes more than {bounds.seconds / 60:.3g} minutes, its bound")
+        raise BeyondBounds(f"it takes more than {bounds.seconds / 60:.3g} minutes, its bound", "seconds")
     taken = _own_memory(pid)
     if taken > bounds.memory:
-        raise BeyondBounds(
-            f"it takes {taken / _GIB:.1f} GiB of memory; its bound is {bounds.memory / _GIB:.1f} GiB"
-        )
+        took, bound = (f"{each / _GIB:.1f} GiB" for each in (taken, bounds.memory))
+        raise BeyondBounds(f"it takes {took} of memory; its bound is {bound}", "memory")
 
 
 def _own_memory(pid: int | None) -> int:

@@ -36,17 +36,19 @@ _FILES = ("*.json", "*/*.json", "*.jinja", "*/*.jinja", "*.safetensors", "*/*.sa
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an export was refused, and the bounds that it had, if it went beyond them."""
+    """Why an export was refused. If it went beyond a bound, that one is `memory` or `seconds`."""
 
     reason: str
     memory: int | None = None
     seconds: float | None = None
 
     def stands(self, bounds: Bounds | None) -> bool:
-        """Whether these bounds, or none, do not allow more than those beyond which the export went."""
-        if self.memory is None or self.seconds is None:
+        """Whether the export would be refused again: it is not for a bound, or that bound is not wider."""
+        if self.memory is None and self.seconds is None:
             return True
-        return bounds is not None and bounds.memory <= self.memory and bounds.seconds <= self.seconds
+        return bounds is not None and (
+            bounds.memory <= self.memory if self.memory is not None else bounds.seconds <= (self.seconds or 0)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,8 @@ def kept_export(
     `texts` measure and calibrate it. A form that was refused is not tried again; a damaged export is made
     again. If several processes need it, one exports and the others wait; `waiting` is called before the wait.
     An existing export is served also from a read-only cache.
-    Each form is exported in a process of its own within `bounds`; without any, in this one. If a form went
-    beyond them, all are tried again once the bounds are wider.
+    Each form is exported in a process of its own within `bounds`; without any, in this one. If there is no
+    export because a form went beyond a bound, all are tried again once that bound is wider.
     Raises: SourceError and the like if the ranker cannot be opened; OSError if the cache cannot be written.
     """
     location = locate(source, revision=overrides.get("revision"), download=overrides.get("download") or False)
@@ -111,7 +113,6 @@ def kept_export(
         with _alone(place, waiting):
             found = _read(place, bounds)  # another process may have made it meanwhile
             if found is None:
-                shutil.rmtree(place, ignore_errors=True)  # it may be damaged
                 _make(source, place, forms, texts, bounds, progress, overrides)
                 found = find_exports(place), _read_refused(place)
     exports, refused = found
@@ -122,18 +123,18 @@ def kept_export(
 def _read(place: Path, bounds: Bounds | None) -> tuple[list[Export], dict[str, Refusal]] | None:
     """Read a cached export and the refused forms.
 
-    None if there is none, it was changed or damaged, or a form was refused by narrower bounds.
+    None if there is none, it was changed or damaged, or wider bounds may give one.
     """
     try:
-        if not all(each.stands(bounds) for each in _read_refused(place).values()):
-            return None
-        exports = find_exports(place)
+        exports, refused = find_exports(place), _read_refused(place)
         for export in exports:
             export.verify()
             export.verify_sources()
-        return exports, _read_refused(place)
     except RankerError:
         return None
+    # An export that stands is served, whatever bounds refused a faster one.
+    stands = exports or all(each.stands(bounds) for each in refused.values())
+    return (exports, refused) if stands else None
 
 
 def _read_refused(place: Path) -> dict[str, Refusal]:
@@ -160,14 +161,17 @@ def _make(
         work = partial(_export, source, place, form, texts, overrides)
         try:
             _clear(place)
+            shutil.rmtree(place, ignore_errors=True)  # damaged, or of a form that was refused in the end
             if bounds is None:
                 work(step)
             else:
                 run_bounded(work, bounds, step)
             break
         except ExportError as error:
-            limits = asdict(bounds) if bounds is not None and isinstance(error, BeyondBounds) else {}
-            refused[str(form)] = Refusal(str(error), **limits)
+            limit = {}
+            if bounds is not None and isinstance(error, BeyondBounds):
+                limit = {error.exceeded: getattr(bounds, error.exceeded)}
+            refused[str(form)] = Refusal(str(error), **limit)
     _clear(place)
     place.mkdir(exist_ok=True)
     written = {form: asdict(each) for form, each in refused.items()}

@@ -152,6 +152,19 @@ def test_a_form_beyond_its_bounds_is_tried_again_with_wider_ones(ranker: Path, c
     assert (wide.refused, wide.source) == ({}, str(place))
     assert place.stat().st_ino != made
     assert kept(ranker, ["fp32"], bounds=narrow).export == wide.export
+    # The time is wider, but the memory was too small.
+    assert kept(ranker, ["int8"], bounds=narrow).export is None
+    same = kept(ranker, ["int8"], bounds=replace(narrow, seconds=480.0))
+    assert same.refused == kept(ranker, ["int8"], bounds=narrow).refused
+
+
+def test_a_kept_export_stands_when_bounds_are_wider(ranker: Path, cache: Path, made: list[str]) -> None:
+    first = kept(ranker, ["fp32"])
+    refused = {"openvino in int8": {"reason": "it takes more than 1 minutes, its bound", "seconds": 60.0}}
+    (Path(first.source) / "refused.json").write_text(json.dumps(refused))
+    again = kept(ranker, ["fp32"], bounds=Bounds(2**34, 240.0))
+    assert (again.export, list(again.refused)) == (first.export, list(refused))
+    assert made == ["fp32"]
 
 
 def test_damaged_exports_are_made_again(ranker: Path, cache: Path, made: list[str], any_tau: None) -> None:

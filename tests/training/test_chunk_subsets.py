@@ -69,7 +69,9 @@ def test_a_group_has_a_drawn_number_of_chunks_and_no_more_than_its_plan(make_ran
     assert read == [again([group])["counts"] for group in reversed(groups)][::-1]
     assert read != [other([group])["counts"] for group in groups]
     assert {chunks_to_learn(ranker.spec, 2, str(draw)) for draw in range(60)} == {1, 2}
-    assert chunks_to_validate(ranker.spec) == 2
+    # 2 of all, and 3 of half of them.
+    assert chunks_to_validate(ranker.spec) == 4
+    assert chunks_to_validate(make_ranker("maxp").spec) == chunks_to_validate(make_ranker("avgp").spec) == 2
 
 
 def test_a_transformer_over_chunks_reads_no_more_than_it_has_places_for(make_ranker: MakeRanker) -> None:

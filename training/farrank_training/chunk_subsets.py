@@ -27,8 +27,8 @@ def check_depth(ranker: Ranker, config: TrainingConfig) -> None:
 
 
 def chunks_to_validate(spec: RankerSpec) -> int:
-    """Give the number of chunks that a ranker's plan reads of every document."""
-    return sum(each.chunks for each in spec.depth_plan.rounds if each.share == 1)
+    """Give the number of chunks that a ranker's plan reads of a document in the mean of many, rounded."""
+    return round(sum(each.share * each.chunks for each in spec.depth_plan.rounds))
 
 
 def most_to_learn(spec: RankerSpec, max_chunks: int | None) -> int:

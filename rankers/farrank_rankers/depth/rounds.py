@@ -2,7 +2,8 @@
 
 The first round reads a little of all documents, and each later one more of those that are best so far. After
 every round there is a valid ranking: the documents of the round, by their scores, before all others, which
-keep their order. Scores of documents that were read to different depths do not compare.
+keep their order. Scores of documents that were read to different depths do not compare, unless a document's
+score is the maximum over its chunks.
 """
 
 from collections.abc import Iterable, Sequence

@@ -292,6 +292,10 @@ class ActiveCall:
         """Store a document's score. Returns whether every document of the round has its score now."""
         evidence = tuple(np.round(chunk_scores, SCORE_DECIMALS).tolist())
         score = round(score, SCORE_DECIMALS)
+        before = self.results.get(document.index)
+        if before is not None and self.ranker.spec.scores_grow:
+            # Another batch changes a chunk's last digits. The document must not fall below others for that.
+            score = max(score, before.score)
         self.results[document.index] = ScoredDocument(
             *(score, evidence, document.spans, document.cut),
             *(document.numbers, document.chunks_scored, document.round),

@@ -532,6 +532,29 @@ async def test_a_score_that_is_not_finite_in_the_second_round_leaves_the_first_a
         await until(lambda: is_empty(bench))
 
 
+async def test_a_document_that_is_read_on_never_falls(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another batch the same chunk has other last digits."""
+    begun = InRound(0)
+    async with open_bench(plan=None) as bench:
+        begun.watch(bench)
+        runtime = bench.engine.loaded["maxp"].runtime
+        score = runtime.score
+
+        def lower(documents: Sequence[Features], queries: Sequence[Features] | None) -> DocumentScores:
+            found = score(documents, queries)
+            lost = 100.0 if 2 in begun.begun.values() else 0.0
+            return replace(found, scores=[each - lost for each in found.scores])
+
+        monkeypatch.setattr(runtime, "score", lower)
+        found = (await bench.rerank(LONG, depth=ADAPTIVE)).documents
+    of_round = {number: [each.score for each in found if each.round == number] for number in (1, 2)}
+    assert len(of_round[2]) == 3
+    assert min(of_round[2]) >= max(of_round[1])
+    assert min(of_round[1]) > -50
+
+
 async def test_a_server_that_stops_answers_with_the_last_finished_round(open_bench: OpenBench) -> None:
     hold = InRound(2)
     async with open_bench(hold) as bench:
