@@ -387,12 +387,14 @@ def _yaml_lines(node: Any, path: tuple[str, ...], settings: Sequence[Setting]) -
     pairs = {each.name: getattr(node, each.name) for each in fields(node)} if is_dataclass(node) else node
     for key, value in pairs.items():
         place, indent = (*path, key), "  " * len(path)
+        # Names of models may have an asterisk, which means something else in YAML.
+        name = key if key.isidentifier() else json.dumps(key)
         if is_dataclass(value) or (isinstance(value, Mapping) and value):
-            yield f"{indent}{key if key.isidentifier() else json.dumps(key)}:"
+            yield f"{indent}{name}:"
             yield from _yaml_lines(value, place, settings)
         else:
             # JSON is valid YAML, and a path becomes a text in it.
-            yield f"{indent}{key}: {json.dumps(value, default=str)}  # {_source_of(place, settings)}"
+            yield f"{indent}{name}: {json.dumps(value, default=str)}  # {_source_of(place, settings)}"
 
 
 def _source_of(place: tuple[str, ...], settings: Sequence[Setting]) -> str:
