@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 from farrank_client import AsyncClient, FarrankError, InvalidArgument, Priority, Result, RetryPolicy
 from farrank_loadtest.depths import Depth
@@ -111,10 +112,11 @@ class FarrankTarget:
 def _sortable(results: Sequence[Result]) -> Sequence[Result]:
     """Give results scores that sort them as they are ranked.
 
-    A run is sorted by its scores, and those of different rounds of adaptive depth do not compare. These
-    results get the number of results from their place on as score.
+    A run is sorted by its scores. For most families the scores of different rounds of adaptive depth do not
+    compare: the ranking is then not sorted by score, and each result gets the number of results from its
+    place on as score.
     """
-    if all(result.round <= 1 for result in results):
+    if all(before.score >= after.score for before, after in pairwise(results)):
         return results
     count = len(results)
     return [replace(result, score=float(count - place)) for place, result in enumerate(results)]

@@ -20,26 +20,30 @@ def scripted() -> Iterator[ScriptedServer]:
     server.stop(0).wait()
 
 
-def results(*rounds: int) -> list[pb.Result]:
-    """Return a ranking of c, a, b, whose scores alone would sort it as b, a, c."""
+def results(*scores: float) -> list[pb.Result]:
+    """Return a ranking of c, a, b with these scores."""
     return [
-        pb.Result(id=name, index=index, score=score, round=round_, first_stage_score=score)
-        for name, index, score, round_ in zip("cab", (2, 0, 1), (1.0, 2.0, 3.0), rounds, strict=True)
+        pb.Result(id=name, index=index, score=score, round=round_, first_stage_score=float(round_))
+        for name, index, score, round_ in zip("cab", (2, 0, 1), scores, (3, 2, 1), strict=True)
     ]
 
 
 @pytest.mark.parametrize(
-    ("rounds", "of_abc"),
-    [((1, 1, 1), (2.0, 3.0, 1.0)), ((3, 2, 1), (2.0, 1.0, 3.0)), ((0, 0, 0), (2.0, 3.0, 1.0))],
+    ("scores", "of_abc"),
+    [
+        pytest.param((0.75, 0.5, 0.25), (0.5, 0.25, 0.75), id="scores of all rounds compare"),
+        pytest.param((0.75, 0.75, 0.25), (0.75, 0.25, 0.75), id="equal scores"),
+        pytest.param((0.25, 0.75, 0.5), (2.0, 1.0, 3.0), id="scores of different rounds do not compare"),
+    ],
 )
-async def test_scores_of_several_rounds_sort_as_the_server_ranks(
-    scripted: ScriptedServer, rounds: tuple[int, ...], of_abc: tuple[float, ...]
+async def test_a_run_has_the_scores_of_the_server_if_they_sort_as_it_ranks(
+    scripted: ScriptedServer, scores: tuple[float, ...], of_abc: tuple[float, ...]
 ) -> None:
-    scripted.results = results(*rounds)
+    scripted.results = results(*scores)
     target = FarrankTarget(scripted.target)
     answer = await target.rerank("q", DOCUMENTS, timeout_s=60)
     assert answer.scores == of_abc
     found = await target.search("q", index="", k=None, ranker="", timeout_s=60)
     assert {each.id: each.score for each in found} == dict(zip("abc", of_abc, strict=True))
-    assert [each.first_stage_score for each in found] == [1.0, 2.0, 3.0]
+    assert [each.first_stage_score for each in found] == [3.0, 2.0, 1.0]
     await target.close()
