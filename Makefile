@@ -75,18 +75,24 @@ $(OLDER_READY): $(READY) constraints-transformers-4.txt
 	touch $@
 
 # These tests read or run transformers' own code: its models, tokenizers, configurations, Trainer, and their traces.
-# The rest behaves the same with either release, and `make test` covers it: families' heads, writing a layout without
-# optimum, quantising, measuring, keeping and choosing an export, differences of weights, and what has no plain graph.
+# They cover all families, yes-no among them, ModernBERT padded, packed, exported and served, and the models of
+# docs/models.md: cross-encoders, classifiers with chat templates, cross-encoders of several modules, language models
+# that answer, Qwen3-Embedding, EmbeddingGemma, static embeddings and LoRA adapters. Of chat templates and several
+# modules, which sentence-transformers 5.1 lacks, it compares the scores with those of transformers 5.
+# The rest behaves the same with either release, and `make test` covers it: kernels, the graphs of families' heads,
+# writing a layout without optimum, quantising, measuring, keeping and choosing an export, and differences of weights.
 # tests/exporters/test_plain_graph.py also traces most backbones marked slow: all but MOSAIC and BigBird.
 OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtimes/test_published_runtime.py \
-	tests/runtimes/test_torch_runtime.py tests/exporters/test_optimum_exporter.py tests/exporters/test_plain_graph.py \
+	tests/runtimes/test_torch_runtime.py $(addprefix tests/exporters/test_,optimum_exporter.py plain_graph.py embedding_models.py) \
 	$(addprefix tests/exporters/test_optimum_layout.py::test_,a_published_model_gets_a_folder_with_its_files_and_no_weights \
 		int8_and_fp16_are_served_where_they_keep_their_bound others_libraries_load_a_cross_encoder_with_the_same_scores \
 		sentence_transformers_loads_a_biencoder_with_the_same_vectors) \
 	$(addprefix tests/first_stage/test_learned_kinds.py::test_,a_masked_language_model_weighs_the_query \
 		a_query_that_the_model_cannot_hold_is_refused stored_vectors_are_found_with_the_rankers_own_scores) \
-	tests/e2e/test_embedded_rankers.py tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
-	$(addprefix --ignore=tests/rankers/,families packed exports files/test_difference.py test_papers.py test_zoo.py) \
+	$(addprefix tests/e2e/test_,embedded_rankers.py modernbert.py widely_used.py yes_no.py) \
+	tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
+	$(addprefix --ignore=tests/rankers/,exports files/test_difference.py test_papers.py test_zoo.py) \
+	$(addprefix --ignore=tests/rankers/packed/test_,$(addsuffix .py,attention_blocks attention_choice flash_attn_kernel flex_attention kernels_on_a_gpu torch_varlen_kernel)) \
 	$(addprefix --ignore=tests/rankers/backbones/packed/test_,$(addsuffix .py,block_by_block compiled_patterns compiling precision)) \
 	$(addprefix --deselect=tests/rankers/test_stretches.py::test_,no_text_is_tokenized_in_long_pieces any_text_has_the_tokens_of_the_whole) \
 	$(addprefix --deselect=tests/exporters/test_plain_graph.py::test_,weights_in_a_file_of_their_own_stay_there rankers_that_are_not_plain_are_refused_with_the_reason) \

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -11,6 +12,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from farrank_client import AsyncClient, Document, RetryPolicy
+from farrank_rankers.backbones.published_config import SINCE_5
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_server.config.schema import DeviceConfig, ListenConfig, RankerConfig, ServerConfig
@@ -49,9 +51,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         AutoModelForSequenceClassification.from_config(config).save_pretrained(folders["bare"])
         static = StaticEmbedding(wordpiece(), embedding_dim=24)
         nn.init.normal_(static.embedding.weight)
-    CrossEncoder(
-        str(folders["bare"]), device="cpu", prompts={"ask": "hello world "}, default_prompt_name="ask"
-    ).save_pretrained(str(folders["pair"]))
+    # sentence-transformers 5.1, beside transformers 4.57, has cross-encoders without prompts.
+    asked: dict[str, Any] = {"prompts": {"ask": "hello world "}, "default_prompt_name": "ask"}
+    CrossEncoder(str(folders["bare"]), device="cpu", **(asked if SINCE_5 else {})).save_pretrained(
+        str(folders["pair"])
+    )
     body = Transformer(str(folders["bare"]))
     prompts = {"query": "query: ", "document": "passage: "}
     dual = SentenceTransformer(

@@ -46,9 +46,12 @@ def test_each_release_reads_what_the_other_saved(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     release, *by_the_other = json.loads(done.stdout)
     assert release.partition(".")[0] != transformers.__version__.partition(".")[0]
+    assert any("modular" in each for each in by_the_other)
     for folder, theirs in zip(("here", "there"), by_the_other, strict=True):
         ours = two_releases.read(tmp_path / folder)
-        assert ours.keys() == theirs.keys() >= {*two_releases.MODEL_TYPES, "artifact", "biencoder"}
+        assert (
+            ours.keys() == theirs.keys() >= {*two_releases.MODEL_TYPES, "artifact", "biencoder", "templated"}
+        )
         for name, each in ours.items():
             assert each["tokens"] == theirs[name]["tokens"], (folder, name)
             assert each["scores"] == pytest.approx(theirs[name]["scores"], rel=0, abs=1e-5), (folder, name)

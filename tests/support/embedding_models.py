@@ -93,7 +93,8 @@ def save_gemma(folder: Path, *behind: Any, padding_side: str = "right") -> Sente
 def saved(folder: Path, modules: list[Any], prompts: dict[str, str]) -> SentenceTransformer:
     model = SentenceTransformer(modules=modules, device="cpu", prompts=prompts, similarity_fn_name="cosine")
     model.save(str(folder / "saved"), create_model_card=False)
-    return model
+    # transformers 4.57 halves Gemma's window each time it reads a configuration, so only the folder counts.
+    return SentenceTransformer(str(folder / "saved"), device="cpu")
 
 
 SAVERS: dict[str, Callable[[Path], SentenceTransformer]] = {"last token": save_qwen3, "dense": save_gemma}

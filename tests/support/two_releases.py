@@ -5,17 +5,21 @@ folders, and prints as JSON: its release, and the tokens and scores by folder an
 """
 
 import json
+import shutil
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
+from support.sentence_modules import Pooling
 from support.tiny_tokenizers import OF_PIECES, fast_class, pieces_of, save_tokenizer, sentence_starts
 
 QUERY = "how does a neural search engine rank"
@@ -25,7 +29,7 @@ TEXTS = [
     "naïve straße",
 ]
 
-TINY = {
+TINY: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -41,6 +45,7 @@ ROTARY: dict[str, dict[str, Any]] = {
     "qwen3": {"rope_theta": 300.0, "num_key_value_heads": 2, "head_dim": 8},
     "modernbert": {"global_rope_theta": 300.0, "local_rope_theta": 50.0, "global_attn_every_n_layers": 2},
 }
+TEMPLATE = "{% for each in messages %}{{ each.role }}: {{ each.content }}</s>{% endfor %}"
 MODEL_TYPES = ("bert", "electra", "distilbert", "deberta-v2", *PIECES, *ROTARY)
 
 
@@ -71,6 +76,23 @@ def write(folder: Path) -> None:
     AutoModel.from_pretrained(folder / "bert").save_pretrained(encoder)
     save_ranker(new_ranker("parade-attn", encoder, seed=1, max_query_tokens=20), folder / "artifact")
     save_ranker(new_ranker("biencoder", encoder, seed=1), folder / "biencoder")
+    shutil.copytree(folder / "qwen3", folder / "templated")
+    (folder / "templated" / "chat_template.jinja").write_text(TEMPLATE)
+    if int(version("sentence-transformers").partition(".")[0]) >= 6:
+        _write_modular(encoder, folder / "modular")
+
+
+def _write_modular(encoder: Path, folder: Path) -> None:
+    """Save a cross-encoder of several modules, in a format that sentence-transformers 5.1 does not know."""
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder.modules import Dense, Transformer
+
+    modules = [
+        Transformer(str(encoder)),
+        Pooling(TINY["hidden_size"], pooling_mode="cls"),
+        Dense(TINY["hidden_size"], 1, activation_function=nn.Identity(), module_output_name="scores"),
+    ]
+    CrossEncoder(modules=modules, device="cpu").save_pretrained(str(folder))
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
+from farrank_rankers.backbones.published_config import SINCE_5
 from farrank_rankers.errors import SourceError, SpecError, WeightsError
 from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.files.save import save_ranker
@@ -20,7 +21,9 @@ from support.embedding_models import INSTRUCTION, SAVERS, save_gemma, save_qwen3
 from support.sentence_modules import Dense
 
 QUERY = "how does a neural search engine rank a long document?"
-DOCUMENTS = ["windows slide over the text", "hello world, café straße", "parse", ""]
+DOCUMENTS = ["windows slide over the text", "hello world, café straße", "parse"]
+if SINCE_5:  # sentence-transformers 5.1 takes the space from the end of a prompt before an empty document
+    DOCUMENTS.append("")
 LONG = (
     "the long document ranks chunks of passages by a query and its tokens while windows slide over text " * 4
 )
@@ -101,8 +104,9 @@ def test_vectors_are_cut(tmp_path: Path, kind: str, edit_json: Callable[..., Non
     reference = expected(model, DOCUMENTS, 8)
     assert scores(folder, truncate_dim=8) == pytest.approx(reference, **EXACT)
     edit_json(folder / "config_sentence_transformers.json", truncate_dim=8)
-    cut = SentenceTransformer(str(folder), device="cpu")
-    assert scores(folder) == pytest.approx(expected(cut, DOCUMENTS), **EXACT)
+    if SINCE_5:  # sentence-transformers 5.1, beside transformers 4.57, does not read it
+        cut = SentenceTransformer(str(folder), device="cpu")
+        assert expected(cut, DOCUMENTS) == pytest.approx(reference, **EXACT)
     assert scores(folder) == pytest.approx(reference, **EXACT)
     assert scores(folder, truncate_dim=12) == pytest.approx(expected(model, DOCUMENTS, 12), **EXACT)
     width = 24 if kind == "dense" else 32
