@@ -42,6 +42,7 @@ PUBLISHED: dict[str, tuple[str, str, Callable[[], Tokenizer]]] = {
     "Qwen/Qwen3-Reranker-0.6B": ("qwen3", f"Qwen3{ANSWERS}", answering),
     "mixedbread-ai/mxbai-rerank-base-v2": ("qwen2", f"Qwen2{ANSWERS}", answering),
     "BAAI/bge-reranker-v2-gemma": ("gemma", f"Gemma{ANSWERS}", unsplit),
+    "./my-llama": ("llama", f"Llama{ANSWERS}", answering),
     "./my-e5": ("bert", "BertModel", wordpiece),
     "intfloat/e5-base-v2": ("bert", "BertModel", wordpiece),
     "BAAI/bge-base-en-v1.5": ("bert", "BertModel", wordpiece),

@@ -33,6 +33,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "sliding_window": 24,
         "tie_word_embeddings": True,
     },
+    "gemma3_text": {
+        "head_dim": 16,
+        "sliding_window": 24,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "tie_word_embeddings": True,
+    },
+    "llama": {"tie_word_embeddings": False},
+    "mistral": {"sliding_window": 24},
+    "olmo2": {},
+    "phi": {},
+    "phi3": {"pad_token_id": 0},
+    "smollm3": {},
 }
 
 

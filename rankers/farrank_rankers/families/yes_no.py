@@ -24,6 +24,7 @@ from farrank_rankers.spec import RankerSpec
 
 # The output embedding in a checkpoint that does not share it with the input.
 OUTPUT_EMBEDDING = "lm_head.weight"
+_BIAS = "lm_head.bias"
 
 # Keys of factors of logits, and their neutral values; architectures with other values were not tried here.
 _FACTORS = {"logit_scale": 1, "logits_scaling": 1, "lm_head_multiplier": 1}
@@ -58,8 +59,12 @@ class AnswerEncoder(Encoder):
     def own_weights(self, published: Mapping[str, Tensor], reader: Reader) -> dict[str, Tensor]:
         """Take the answers' rows from the checkpoint, or from the input embedding if it is shared.
 
-        Shapes: -> answers.weight (1 or 2, H).
+        Shapes: -> answers.weight (1 or 2, H). Raises: SourceError if the logits have a bias, as Phi 2's have.
         """
+        if _BIAS in published:
+            raise SourceError(
+                f"{_BIAS} is among the weights; language models whose logits have no bias are served"
+            )
         named = {"yes": self.options.yes, "no": self.options.no}
         answers = {name: answer for name, answer in named.items() if answer is not None}
         ids = [check_answer(reader.tokenizer, name, answer) for name, answer in answers.items()]

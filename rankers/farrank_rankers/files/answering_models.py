@@ -5,7 +5,7 @@ files; else the preset of its architecture does. Nothing here imports torch.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,10 @@ LOGIT_SCORE = "LogitScore"
 
 
 def answers_by_logit(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether a folder has a language model that was published to answer, or one with a preset."""
+    """Whether a folder has a language model; of several modules, whether it was published to answer."""
     if (folder / MODULES).is_file():
         return _logit_score(folder) is not None
-    names = config.get("architectures") or []
-    return config.get("model_type") in PRESETS and any(str(name).endswith("ForCausalLM") for name in names)
+    return any(str(name).endswith("ForCausalLM") for name in config.get("architectures") or [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +90,24 @@ class FoundPrompt:
 
 
 def find_prompt(
-    folder: Path, config: Mapping[str, Any], tokenizer: TextTokenizer, *, has_template: bool = False
+    folder: Path, config: Mapping[str, Any], tokenizer: TextTokenizer, configured: Collection[str] = ()
 ) -> FoundPrompt:
     """Find a model's prompt and answers in its folder and its preset.
 
-    With `has_template` the caller has a template, and the folder needs none.
-    Raises: SourceError naming the damaged file, or the part that neither the folder nor a preset has.
+    `configured` are the parts that the caller has, which the folder need not have.
+    Raises: SourceError naming the damaged file, or the part that nobody has.
     """
     model_type = str(config.get("model_type"))
     preset = PRESETS.get(model_type)
-    assumed = "assumed: the usual ones"
+    origins: dict[str, str] = {}
     if preset is not None:
         assumed = f"assumed: {_PRESET_OF[model_type]}'s, by model_type {model_type}"
-    origins = dict.fromkeys(PROMPT_PARTS, assumed)
+        origins = dict.fromkeys(PROMPT_PARTS, assumed)
     options, template = preset, _chat_template(folder, tokenizer)
     if template is not None:
         options = _of_chat_template(template, preset, folder, tokenizer)
         if options is not preset:
             origins |= dict.fromkeys(("template", "instruction"), "read from the folder's chat template")
-    if options is None and not has_template:
-        raise SourceError(
-            f"{folder}: the model has no prompt: model_type {model_type!r} has no preset "
-            f"({', '.join(PRESETS)} have), and no chat template has the roles query and document; "
-            "rankers.NAME.template sets one"
-        )
     options = options or YesNoOptions()
     if (folder / MODULES).is_file() and (module := _logit_score(folder)) is not None:
         path = folder / str(module["path"]) / "config.json"
@@ -128,6 +121,15 @@ def find_prompt(
     if instruction and options.takes_instruction:
         options = replace(options, instruction=instruction)
         origins["instruction"] = f"read from {CONFIG}"
+    needed = {"template": f"rankers.NAME.template, a text with {QUERY} and {DOCUMENT}"}
+    needed["answers"] = "rankers.NAME.answers, one or two tokens"
+    missing = [how for part, how in needed.items() if part not in origins and part not in configured]
+    if missing:
+        raise SourceError(
+            f"{folder} is a language model without a known prompt ({model_type[:30]}): neither a chat "
+            f"template of query and document nor a preset ({', '.join(PRESETS)}) has one; "
+            f"set {', and '.join(missing)}"
+        )
     return FoundPrompt(options, origins)
 
 

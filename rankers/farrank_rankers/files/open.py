@@ -273,9 +273,8 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
         case "modular":
             options = modular_options(files.settings, budget.tokenizer)
         case "yes-no":
-            has_template = overrides.get("template") is not None
-            place = files.settings.folder
-            found = find_prompt(place, files.config, budget.tokenizer, has_template=has_template)
+            configured = [part for part in PROMPT_PARTS if overrides.get(part) is not None]
+            found = find_prompt(files.settings.folder, files.config, budget.tokenizer, configured)
             options = found.options
             provenance |= {f"prompt_{part}": origin for part, origin in found.origins.items()}
         case "biencoder":

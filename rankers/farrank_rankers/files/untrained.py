@@ -9,7 +9,7 @@ from farrank_rankers.backbones.build_backbone import transformers_config
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import Options, TransformerShape, family_named
-from farrank_rankers.files.answering_models import find_prompt
+from farrank_rankers.files.answering_models import PROMPT_PARTS, find_prompt
 from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import ReadingLimits, fitted_spec, open_files, overridden, refuse_unknown
 from farrank_rankers.files.weights import build, fill_backbone, fill_own, fill_published
@@ -89,7 +89,7 @@ def new_ranker(
     if not isinstance(options, Options):
         preset: Options | None = None
         if files.kind == "yes-no" and family_named(family).prompted:
-            preset = find_prompt(files.folder, files.config, budget.tokenizer).options
+            preset = find_prompt(files.folder, files.config, budget.tokenizer, PROMPT_PARTS).options
         options = family_options(family, budget.backbone, options, preset)
     options = replace(options, **{name: _shape(part) for name, part in parts.items()})
     name = files.location.name

@@ -153,7 +153,8 @@ def fill_backbone(backbone: nn.Module, folder: Path, *, new_head: bool = False) 
     loaded: set[int] = set()
     missing: dict[str, Tensor] = {}
     for name, target in backbone.state_dict(keep_vars=True).items():
-        names = (name, prefix + name, name.removeprefix(prefix))
+        # Gemma 3's backbone is in `model`, and its prefix in transformers 4.57 another.
+        names = (name, prefix + name, f"model.{name}", name.removeprefix(prefix))
         found = next((tensors[each] for each in names if each in tensors), None)
         if found is not None:
             copy(name, found, target, folder / FILE)

@@ -542,18 +542,67 @@ def test_a_template_serves_a_folder_without_one(made: MakeLanguageModel) -> None
     assert said.startswith('template "<bos>Q: {query}\\nD: {document}\\nA:" (configured), answers ')
 
 
-def test_a_folder_that_does_not_say_what_to_ask_is_refused(made: MakeLanguageModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "model_type", ["llama", "mistral", "phi3", "gemma2", "gemma3_text", "olmo2", "smollm3", "qwen3"]
+)
+def test_any_language_model_answers_a_prompt_that_is_set(made: MakeLanguageModel, model_type: str) -> None:
+    """Without a preset, a template and answers make it a ranker, with transformers' logits."""
+    folder = made(model_type)
+    gemma = model_type.startswith("gemma")
+    start, end = ("<bos>", "<eos>") if gemma else ("<|im_start|>", "<|im_end|>")
+    yes, no = ("Yes", "No") if gemma else ("yes", "no")
+    before, behind = start + "Q: {query}\nD: {document}", f"{end}\nA:"
+    ranker = open_ranker(folder, family="longp", template=before + behind, answers=(yes, no))
+    tokenizer = opened_tokenizer(folder)
+
+    def ids(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    inputs = [ids(before.format(query=QUERIES[0], document=text)) + ids(behind) for text in DOCUMENTS]
+    logits = last_logits(folder, inputs, tokenizer)
+    expected = (logits[:, ids(yes)[0]] - logits[:, ids(no)[0]]).tolist()
+    assert max(expected) - min(expected) > 0.1
+    found = [each.score for each in ranker.score(QUERIES[0], DOCUMENTS)]
+    assert found == pytest.approx(expected, rel=0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("configured", "said"),
+    [
+        ({}, "set rankers.NAME.template, a text with {query} and {document}, and rankers.NAME.answers, one"),
+        ({"answers": ("yes", "no")}, "set rankers.NAME.template, a text with {query} and {document}"),
+        ({"template": "Q: {query}\nD: {document}"}, "set rankers.NAME.answers, one or two tokens"),
+    ],
+)
+def test_a_language_model_without_a_prompt_is_refused(
+    made: MakeLanguageModel, configured: dict[str, Any], said: str
+) -> None:
+    folder = made("llama")
+    with pytest.raises(SourceError) as refused:
+        open_reader(folder, **configured)
+    message = str(refused.value).removeprefix(str(folder))
+    assert message.startswith(" is a language model without a known prompt (llama): ")
+    assert f"has one; {said}" in message
+    assert "\n" not in message
+    assert len(message) <= 300
+
+
+def test_a_folder_that_names_its_answers_alone_needs_a_template(made: MakeLanguageModel) -> None:
     folder = made("gemma2")
-    with pytest.raises(SourceError, match="is a pretrained model"):
-        open_reader(folder)
     write_json(
         folder / "modules.json",
         [{"path": "", "type": "x.Transformer"}, {"path": "1_LogitScore", "type": "x.LogitScore"}],
     )
-    with pytest.raises(SourceError, match="the model has no prompt"):
+    write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 5})
+    with pytest.raises(SourceError, match=r"has one; set rankers\.NAME\.template, a text with .*}$"):
         open_reader(folder)
     with pytest.raises(SpecError, match="instruction"):
         open_reader(made("gemma"), instruction="Find it.")
+
+
+def test_logits_with_a_bias_are_refused(made: MakeLanguageModel) -> None:
+    with pytest.raises(SourceError, match=r"lm_head\.bias is among the weights"):
+        open_ranker(made("phi"), template="Q: {query}\nD: {document}", answers=("yes", "no"))
 
 
 def test_a_checkpoint_without_its_output_embedding_is_refused(made: MakeLanguageModel) -> None:
