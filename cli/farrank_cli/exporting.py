@@ -1,7 +1,7 @@
 """Exports within commands: each step is shown, and an interrupt ends them between two steps."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -96,11 +96,13 @@ def exported_source(
     device: str | None = None,
     runtime: str | None = None,
     precision: str | None = None,
+    texts: Sequence[str] = (),
     **overrides: Unpack[Overrides],
 ) -> str:
     """Find or make a ranker's fastest export that keeps its bound within the limits, and return its source.
 
-    Without one this is `source` itself. The log says what was found, made or refused.
+    A new one is calibrated and measured on `texts`, or on Python's documentation if they are too few.
+    Without an export the source is `source` itself. The log says what was found, made or refused.
     Raises: as `exported_rankers`.
     """
     revision, download = overrides.get("revision"), overrides.get("download") or False
@@ -110,7 +112,7 @@ def exported_source(
     try:
         from farrank_exporters.bounded import Bounds
         from farrank_exporters.kept import faster_than_torch, kept_export
-        from farrank_exporters.texts import divide, python_documentation
+        from farrank_exporters.texts import divide, enough, python_documentation
     except ModuleNotFoundError as error:
         raise missing_extra("--export auto", error, "export") from error
     memory = limits.memory_gib
@@ -127,7 +129,7 @@ def exported_source(
                 for each in faster_than_torch()
                 if runtime in (None, each.runtime) and precision in (None, each.precision)
             ],
-            divide(python_documentation(), "Python's documentation"),
+            divide(texts if enough(texts) else python_documentation(), "the documents"),
             bounds=bounds,
             progress=progress,
             waiting=lambda: _log.info("%s: another process exports it; waiting", who),

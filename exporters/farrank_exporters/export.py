@@ -107,6 +107,7 @@ def export_ranker(
     served_by: Sequence[str] | None = None,
     replace_existing: bool = False,
     allow_drift: bool = False,
+    keeps_top: bool = False,
     exporter: AskedExporter = "auto",
     progress: Progress = lambda text, done, total: None,
 ) -> Export:
@@ -115,6 +116,7 @@ def export_ranker(
     `measured` are the texts of the parity report, `calibration` the different texts that calibrate int8.
     `served_by` names the runtimes to export for; None means all that read the format.
     `exporter` names what traces the encoder; torch always traces the aggregator.
+    With `keeps_top` a bound holds for the order of the best documents, too.
     In int8 each runtime has its own graph, and a runtime whose graph is beyond its bound is left out. With
     `allow_drift` it is kept and the manifest records the drift, unless a score is not a number.
     Raises: ExportError if the export exists and is not to be replaced, a dependency is missing, the model
@@ -173,7 +175,16 @@ def export_ranker(
             )
             opened = open_runtime(runtime, exported)
             try:
-                return measure(ranker, opened, measured, expected, precision, step, to_the_end=allow_drift)
+                return measure(
+                    ranker,
+                    opened,
+                    measured,
+                    expected,
+                    precision,
+                    step,
+                    keeps_top=keeps_top,
+                    to_the_end=allow_drift,
+                )
             except BeyondBound as error:
                 return error
 
@@ -183,11 +194,11 @@ def export_ranker(
         for runtime in runtimes:
             found = measured_with(runtime)
             while isinstance(found, BeyondBound) and runtime in ways:
-                step(f"quantizing less of the encoder, because {found}")
-                slower = next(ways[runtime], None)
-                if slower is None:
+                step(f"quantizing the encoder in another way, because {found}")
+                other = next(ways[runtime], None)
+                if other is None:
                     break
-                quantized[runtime] = slower
+                quantized[runtime] = other
                 found = measured_with(runtime)
             if isinstance(found, ExportParity):
                 parity.append(found)

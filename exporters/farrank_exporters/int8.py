@@ -12,55 +12,12 @@ from typing import NamedTuple
 import onnx
 
 from farrank_exporters.int8_openvino import OPENVINO_FILE, OpenVinoInt8
+from farrank_exporters.products import nodes_apart
 from farrank_exporters.texts import SampleTexts, calibration_batches
 from farrank_exporters.trace import quiet
 from farrank_rankers.exports.manifest import Graph, Quantization
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderBatch
-
-ACTIVATIONS = frozenset(
-    {"Celu", "Elu", "Erf", "Gelu", "HardSwish", "LeakyRelu", "Mish", "Relu", "Selu", "Sigmoid", "Softplus"}
-    | {"Swish", "Tanh"}
-)
-
-# Operators between an activation and the product: the activation's own arithmetic, gates, casts.
-_ELEMENTWISE = frozenset(
-    {"Add", "Cast", "CastLike", "Div", "Dropout", "Identity", "Mul", "Neg", "Pow", "Reshape", "Sub"}
-)
-_PRODUCTS = frozenset({"Gemm", "MatMul"})
-# Operators that turn a constant into a constant.
-_OF_WEIGHTS = frozenset({"Cast", "Identity", "Transpose"})
-
-
-class NodesApart(NamedTuple):
-    """The names of a graph's nodes that int8 may leave as they are.
-
-    `after_activations` are products of weights and an activation's output, the second of each feed-forward
-    block. The output has outliers in a few of its thousands of dimensions; rounded at the same scale, the
-    other dimensions would lose their precision. `without_weights` are attention's products, in which neither
-    factor is a weight.
-    """
-
-    after_activations: list[str]
-    without_weights: list[str]
-
-
-def nodes_apart(graph: onnx.GraphProto) -> NodesApart:
-    """Find them in one pass over the nodes, which ONNX keeps in topological order."""
-    found = NodesApart([], [])
-    weights = {tensor.name for tensor in graph.initializer}  # and constants made of them
-    activated: set[str] = set()  # an activation's output, and elementwise results of it
-    for node in graph.node:
-        if node.op_type in _OF_WEIGHTS and node.input[0] in weights:
-            weights.update(node.output)
-        elif node.op_type in ACTIVATIONS or (node.op_type in _ELEMENTWISE and activated & {*node.input}):
-            activated.update(node.output)
-        elif node.op_type in _PRODUCTS and node.input[1] not in weights:
-            found.without_weights.append(node.name)
-        elif node.op_type in _PRODUCTS and node.input[0] in activated:
-            found.after_activations.append(node.name)
-    return found
-
 
 FILE = "encoder.onnx"
 DATA_SUFFIX = ".data"
@@ -160,7 +117,7 @@ class Int8Encoders(NamedTuple):
     """An encoder in int8, with a graph for each runtime.
 
     `graphs` are the export's. `ways` holds an iterator for a runtime whose graph can be made in several ways:
-    each step writes a graph that is slower and closer to the ranker than the one before.
+    each step writes another graph.
     """
 
     graphs: dict[str, Graph]
@@ -189,9 +146,7 @@ def quantize(
         quantize_onnx(traced / encoder.file, folder)
     ways: dict[str, Iterator[Quantization]] = {}
     if "openvino" in runtimes:
-        aggregated = folder / aggregator.file
-        openvino = OpenVinoInt8(traced / encoder.file, aggregated, folder, reader, texts, batches)
-        ways["openvino"] = openvino.ways()
+        ways["openvino"] = OpenVinoInt8(traced / encoder.file, folder, batches).ways()
         encoder = replace(encoder, variants={"openvino": OPENVINO_FILE})
         if "onnx" not in runtimes:
             encoder = replace(encoder, file=OPENVINO_FILE, variants={})

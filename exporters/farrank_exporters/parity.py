@@ -45,6 +45,19 @@ def top_overlap(first: Scores, second: Scores, depth: int) -> float:
     return len(tops[0] & tops[1]) / len(tops[0])
 
 
+def own_ndcg(first: Scores, second: Scores, depth: int) -> float:
+    """Give the second ranking's nDCG if the first one's best `depth` documents have the grades `depth` to 1.
+
+    Shapes: (D,), (D,).
+    Source: Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques", TOIS 2002.
+    """
+    best, found = (np.argsort(-scores, kind="stable")[:depth] for scores in (first, second))
+    grades = np.zeros(len(first))
+    grades[best] = np.arange(depth, depth - len(best), -1)
+    discounts = 1 / np.log2(np.arange(2, len(best) + 2))
+    return float((grades[found] * discounts).sum() / (grades[best] * discounts).sum())
+
+
 # fp32: another order of additions moves a score by about 1e-5 of the spread in twelve layers. Ten times that
 # is still far below any difference between documents that a judge could see.
 SHARE_OF_SPREAD = 1e-4
@@ -53,38 +66,48 @@ SHARE_OF_SPREAD = 1e-4
 # a score says little by itself; a change of the documents' order matters.
 MIN_TAU: Mapping[ExportPrecision, float] = {"fp16": 0.99, "bf16": 0.98, "int8": 0.95}
 
+# An export that nobody asked for keeps this nDCG@10, too, judged by the ranker itself. On the demo's judged
+# questions all-MiniLM-L6-v2 has 0.9988 in bf16 and 0.9816 in int8 with all products, and the nDCG@10 of the
+# judgements falls by 0.0018 and 0.0059: it falls by about a third.
+MIN_OWN_NDCG = 0.995
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """The limit that one measure of a parity report must reach, or must not exceed."""
 
-    measure: Literal["max_difference", "kendall_tau"]
+    measure: Literal["max_difference", "kendall_tau", "ndcg10"]
     limit: float
 
     def holds(self, parity: ExportParity) -> bool:
         """Tell whether a report is within the bound; NaN never is."""
-        if self.measure == "max_difference":
-            return parity.max_difference <= self.limit
-        return parity.kendall_tau >= self.limit
+        found: float = getattr(parity, self.measure)
+        return found <= self.limit if self.measure == "max_difference" else found >= self.limit
 
     def within_reach(self, parity: ExportParity, queries: int) -> bool:
         """Tell after some of the queries whether the bound can still hold after all of them."""
         if self.measure == "max_difference":
             return self.holds(parity)
-        best = (parity.kendall_tau * parity.queries + queries - parity.queries) / queries
-        return best >= self.limit
+        found: float = getattr(parity, self.measure)
+        return (found * parity.queries + queries - parity.queries) / queries >= self.limit
 
     def __str__(self) -> str:
         return f"{self.measure} {'<=' if self.measure == 'max_difference' else '>='} {self.limit:.3g}"
 
 
-def bound_for(precision: ExportPrecision, family: str, expected: Sequence[Scores]) -> Bound:
-    """Give the bound of a precision, given the ranker's own scores. Shapes: (D,) for each query."""
+def bounds_for(
+    precision: ExportPrecision, family: str, expected: Sequence[Scores], *, keeps_top: bool = False
+) -> list[Bound]:
+    """Give the bounds of a precision, given the ranker's own scores. Shapes: (D,) for each query.
+
+    With `keeps_top`, a rounded export must keep the order of the best documents, too.
+    """
     if precision != "fp32":
-        return Bound("kendall_tau", MIN_TAU[precision])
+        tau = Bound("kendall_tau", MIN_TAU[precision])
+        return [tau, Bound("ndcg10", MIN_OWN_NDCG)] if keeps_top else [tau]
     # The bound cannot be tighter than the change that batching alone makes to a score in torch.
     least = family_named(family).rounding
-    return Bound("max_difference", max(SHARE_OF_SPREAD * spread(expected), least))
+    return [Bound("max_difference", max(SHARE_OF_SPREAD * spread(expected), least))]
 
 
 def spread(scores: Sequence[Scores]) -> float:
@@ -207,34 +230,40 @@ def measure(
     precision: ExportPrecision,
     progress: Callable[[str], None],
     *,
+    keeps_top: bool = False,
     to_the_end: bool = False,
 ) -> ExportParity:
-    """Score the texts with a runtime and compare the scores with the precision's bound.
+    """Score the texts with a runtime and compare the scores with the precision's bounds (see `bounds_for`).
 
-    Scoring stops once the bound is out of reach, unless `to_the_end`.
+    Scoring stops once a bound is out of reach, unless `to_the_end`.
     Raises: BeyondBound naming the measure that is beyond its bound, or a score that is not a number.
     """
     capabilities = runtime.capabilities()
-    bound = bound_for(precision, ranker.spec.family, expected)
+    bounds = bounds_for(precision, ranker.spec.family, expected, keeps_top=keeps_top)
     documents = TextScores(runtime, ranker.reader, texts.documents)
     found: list[Scores] = []
     queries, so_far = len(texts.queries), ""
     for number, query in enumerate(texts.queries, 1):
         progress(f"scoring with {capabilities.runtime}, query {number} of {queries}{so_far}")
         found.append(documents.score(query))
-        parity = _compare(expected[:number], found, capabilities, bound)
-        measured = f"{bound.measure} is {getattr(parity, bound.measure):.3g}"
-        so_far = "" if bound.holds(parity) else f" ({measured} so far; it must be {bound})"
-        if not to_the_end and not bound.within_reach(parity, queries):
+        parity = _compare(expected[:number], found, capabilities, bounds)
+        beyond = [each for each in bounds if not each.holds(parity)]
+        so_far = "".join(f" ({_measured(parity, each)} so far; it must be {each})" for each in beyond[:1])
+        if not to_the_end and not all(each.within_reach(parity, queries) for each in beyond):
             break
-    if not bound.holds(parity):
+    if beyond:
         after = "" if number == queries else f" after {number} of {queries} queries"
-        raise BeyondBound(f"with {parity.runtime} {measured}{after}, but it must be {bound}", parity)
+        measured = _measured(parity, beyond[0])
+        raise BeyondBound(f"with {parity.runtime} {measured}{after}, but it must be {beyond[0]}", parity)
     return parity
 
 
+def _measured(parity: ExportParity, bound: Bound) -> str:
+    return f"{bound.measure} is {getattr(parity, bound.measure):.3g}"
+
+
 def _compare(
-    expected: Sequence[Scores], found: Sequence[Scores], capabilities: Capabilities, bound: Bound
+    expected: Sequence[Scores], found: Sequence[Scores], capabilities: Capabilities, bounds: Sequence[Bound]
 ) -> ExportParity:
     """Compare scores, query by query.
 
@@ -261,5 +290,6 @@ def _compare(
         spread=spread(expected),
         kendall_tau=float(np.mean([kendall_tau(*pair) for pair in pairs])),
         top10_overlap=float(np.mean([top_overlap(*pair, TOP) for pair in pairs])),
-        bound=str(bound),
+        ndcg10=float(np.mean([own_ndcg(*pair, TOP) for pair in pairs])),
+        bound=", ".join(map(str, bounds)),
     )

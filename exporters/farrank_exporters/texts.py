@@ -1,6 +1,7 @@
-"""The texts that measure and calibrate an export: real ones, of mixed length."""
+"""The texts that measure and calibrate an export: real ones."""
 
 import random
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +13,12 @@ from farrank_trec.errors import InputError
 from farrank_trec.lines import json_object, named_string, numbered_lines
 
 DOCUMENTS = 20
-QUERIES = 5
+QUERIES = 20
 QUERY_WORDS = 8
+# Documents that are compared have this number of words, if they are not shorter. The scores of documents of
+# all lengths lie further apart than those of the candidates that callers send: an export that keeps a
+# Kendall's tau of 0.95 for them kept 0.88 for callers.
+COMPARED_WORDS = 150
 
 # Two documents to rank in each of the two sets, that of the measurement and that of the calibration.
 MIN_TEXTS = 4
@@ -48,24 +53,43 @@ def read_texts(path: Path) -> list[str]:
 
 
 def divide(texts: Iterable[str], origin: str) -> tuple[SampleTexts, SampleTexts]:
-    """Divide documents into a set to measure with and one to calibrate with, both of all lengths.
+    """Divide documents into a set to measure with, cut to equal length, and one to calibrate with.
 
     Raises: ExportError naming `origin` if there are too few.
     """
-    by_length = sorted(
-        {text for text in texts if len(text.split()) >= QUERY_WORDS}, key=lambda text: (len(text), text)
-    )
+    by_length = sorted(_usable(texts), key=lambda text: (len(text), text))
     if len(by_length) < MIN_TEXTS:
         raise ExportError(
             f"{origin} has {len(by_length)} different texts of at least {QUERY_WORDS} words; "
             f"it must have at least {MIN_TEXTS}"
         )
     measured, calibration = by_length[::2], by_length[1::2]
-    return _texts(_spread(measured, DOCUMENTS)), _texts(calibration)
+    long = sum(len(text.split()) >= COMPARED_WORDS for text in measured)
+    compared = measured[-max(long, DOCUMENTS) :]
+    return _texts([_stretch(text) for text in _spread(compared, DOCUMENTS)]), _texts(calibration)
+
+
+def enough(texts: Iterable[str]) -> bool:
+    """Whether `divide` takes these texts."""
+    return len(_usable(texts)) >= MIN_TEXTS
+
+
+def _usable(texts: Iterable[str]) -> set[str]:
+    return {text for text in texts if len(text.split()) >= QUERY_WORDS}
 
 
 def _texts(documents: Sequence[str]) -> SampleTexts:
     return SampleTexts(tuple(map(_query, _spread(documents, QUERIES))), tuple(documents))
+
+
+def _stretch(document: str) -> str:
+    """Cut COMPARED_WORDS words from the middle; a shorter document stays whole."""
+    words = [*re.finditer(r"\S+", document)]
+    if len(words) <= COMPARED_WORDS:
+        return document
+    start = (len(words) - COMPARED_WORDS) // 2
+    stretch = words[start : start + COMPARED_WORDS]
+    return document[stretch[0].start() : stretch[-1].end()]
 
 
 def _query(document: str) -> str:

@@ -111,7 +111,7 @@ def test_a_runtime_that_was_left_out_is_reported_and_listed(
         "onnx will not serve it: with onnx the bound is not held; onnx on cpu in int8: "
     )
     assert made.startswith("openvino: ")
-    assert made.endswith(" products in int8 (all products, SmoothQuant at 0.95)")
+    assert made.endswith(" products in int8 (SmoothQuant at 0.95)")
     listed = farrank("rankers", "exports", tmp_path / "m").out.splitlines()
     assert [line.split()[2] for line in listed[1:3]] == ["openvino", "onnx"]
     assert listed[3] == f"onnx-int8, {made}"

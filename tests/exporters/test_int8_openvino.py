@@ -1,4 +1,4 @@
-"""OpenVINO's graph in int8: all products at first, then only as many as the rankings permit."""
+"""OpenVINO's graph in int8: the products that take the time, and not those that decide the score."""
 
 import logging
 import shutil
@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import farrank_exporters.export
 import farrank_exporters.int8_openvino
 from farrank_exporters.export import export_ranker
 from farrank_exporters.int8_openvino import OpenVinoInt8, products_in_int8
-from farrank_exporters.parity import BeyondBound, Scores, measure
+from farrank_exporters.parity import BeyondBound, measure
 from farrank_exporters.texts import calibration_batches
 from farrank_exporters.trace import trace_encoder
 from farrank_rankers.exports.export_folder import Export
@@ -23,10 +22,12 @@ from farrank_rankers.files.open import open_ranker
 from support.exported_rankers import CALIBRATION, MEASURED, TracedRanker
 
 LAYERS = 2
-# Query, key, value and output of attention, queries with keys, and the feed-forward block's two products.
-IN_INT8 = 7 * LAYERS
-# NNCF does not quantize the product of attention's weights with values.
-PRODUCTS = IN_INT8 + LAYERS
+# Query, key, value and output of attention, and the feed-forward block's first product.
+IN_INT8 = 5 * LAYERS
+# Queries with keys, attention's weights with values, and the feed-forward block's second product.
+PRODUCTS = IN_INT8 + 3 * LAYERS
+# Of the last layer only keys and values are computed for all tokens.
+OF_ALL_TOKENS = 5 * (LAYERS - 1) + 2
 FILES = ("encoder.bin", "encoder.xml")
 
 
@@ -39,7 +40,7 @@ def int8(traced_rankers: dict[str, TracedRanker], tmp_path: Path) -> OpenVinoInt
 def made_of(encoder: Path, traced: TracedRanker, folder: Path) -> OpenVinoInt8:
     reader = traced.ranker.reader
     batches = calibration_batches(reader, CALIBRATION.queries, CALIBRATION.documents, 12)
-    return OpenVinoInt8(encoder, traced.folder / "aggregator.onnx", folder, reader, CALIBRATION, batches)
+    return OpenVinoInt8(encoder, folder, batches)
 
 
 def kinds(path: Path) -> Counter[str]:
@@ -55,7 +56,7 @@ def rounded(path: Path) -> set[str]:
     return products_in_int8(openvino.Core().read_model(path))
 
 
-def test_at_first_all_products_are_in_int8_and_no_look_up(
+def test_products_of_weights_are_in_int8_and_no_look_up(
     int8: OpenVinoInt8, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     import openvino
@@ -65,7 +66,7 @@ def test_at_first_all_products_are_in_int8_and_no_look_up(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.bin", "encoder.xml"]
     assert capfd.readouterr() == ("", "")
     assert logging.getLoggerClass() is logger_class
-    assert first == Quantization("openvino", "all products, SmoothQuant at 0.95", IN_INT8)
+    assert first == Quantization("openvino", "SmoothQuant at 0.95", IN_INT8)
     assert len(rounded(tmp_path / "encoder.xml")) == IN_INT8
     assert kinds(tmp_path / "encoder.xml")["MatMul"] == PRODUCTS
     model = openvino.Core().read_model(tmp_path / "encoder.xml")
@@ -79,47 +80,25 @@ def test_at_first_all_products_are_in_int8_and_no_look_up(
     assert "i8" not in tables
 
 
-def test_a_head_is_one_of_the_products(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
+def test_products_of_one_token_are_left(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
+    """A cross-encoder's last layer is computed for [CLS], but for keys and values, like the head."""
     ranker = open_ranker(tiny_rankers["cross-encoder"])
     trace_encoder(ranker, tmp_path)
     folder = tmp_path / "int8"
     folder.mkdir()
     batches = calibration_batches(ranker.reader, CALIBRATION.queries, CALIBRATION.documents, 4)
-    int8 = OpenVinoInt8(
-        tmp_path / "encoder.onnx", tmp_path / "unused.onnx", folder, ranker.reader, CALIBRATION, batches
-    )
-    assert next(int8.ways()).products == IN_INT8 + 2  # the pooler's, and the label's
+    assert next(OpenVinoInt8(tmp_path / "encoder.onnx", folder, batches).ways()).products == OF_ALL_TOKENS
 
 
-def test_then_smoothed_otherwise_then_only_what_rankings_allow(
-    traced_rankers: dict[str, TracedRanker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The products that are left out are named, and the rest of the graph is in int8."""
-    encoder = tmp_path / "traced.onnx"
-    encoder.write_bytes((traced_rankers["biencoder"].folder / "encoder.onnx").read_bytes())
-    folder = tmp_path / "int8"
-    folder.mkdir()
-
-    def closeness(expected: Scores, got: Scores) -> float:
-        """Replace Kendall's tau, because few texts keep their order under a tiny ranker's rounding."""
-        return 1 - float(np.abs(expected - got).max() / np.abs(expected).max())
-
-    monkeypatch.setattr(farrank_exporters.int8_openvino, "kendall_tau", closeness)
-    monkeypatch.setattr(farrank_exporters.int8_openvino, "MIN_TAU", {"int8": 0.9999})
-    ways = made_of(encoder, traced_rankers["biencoder"], folder).ways()
-    first, written = next(ways), (folder / "encoder.bin").read_bytes()
+def test_the_second_way_smooths_otherwise(traced_rankers: dict[str, TracedRanker], tmp_path: Path) -> None:
+    traced = traced_rankers["biencoder"]
+    ways = made_of(traced.folder / "encoder.onnx", traced, tmp_path).ways()
+    first, written = next(ways), (tmp_path / "encoder.bin").read_bytes()
     second = next(ways)
-    assert second.way == "all products, SmoothQuant at 0.7"
-    assert second.products == first.products
-    assert (folder / "encoder.bin").read_bytes() != written
-    all_of_them = rounded(folder / "encoder.xml")
-    third = next(ways)
-    assert third.left
-    assert set(third.left) == all_of_them - rounded(folder / "encoder.xml")
-    assert third.speed > 0
-    assert f"{IN_INT8 - len(third.left)} of {IN_INT8} products in int8" in str(third)
+    assert second == Quantization("openvino", "SmoothQuant at 0.7", first.products)
+    assert (tmp_path / "encoder.bin").read_bytes() != written
     assert next(ways, None) is None
-    assert sorted(path.name for path in folder.iterdir()) == ["encoder.bin", "encoder.xml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.bin", "encoder.xml"]
 
 
 def test_nothing_to_calibrate_with_is_refused(
@@ -127,14 +106,7 @@ def test_nothing_to_calibrate_with_is_refused(
 ) -> None:
     traced = traced_rankers["biencoder"]
     with pytest.raises(ValueError, match=r"^inputs is empty"):
-        OpenVinoInt8(
-            traced.folder / "encoder.onnx",
-            traced.folder / "aggregator.onnx",
-            tmp_path,
-            traced.ranker.reader,
-            CALIBRATION,
-            [],
-        )
+        OpenVinoInt8(traced.folder / "encoder.onnx", tmp_path, [])
     assert not list(tmp_path.iterdir())
 
 

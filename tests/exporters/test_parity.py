@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from farrank_exporters.parity import BeyondBound, Bound, Scores, bound_for, measure, reference
+from farrank_exporters.parity import BeyondBound, Bound, Scores, bounds_for, measure, own_ndcg, reference
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import ExportParity, ExportPrecision
 from farrank_rankers.features import Features
@@ -108,13 +108,40 @@ def test_a_scale_passes_where_the_ranking_counts_and_a_turn_does_not(
 
 def test_bounds_follow_the_precision() -> None:
     scores = [np.array([-3.0, 0.0, 3.0])]
-    assert bound_for("bf16", "maxp", scores) == Bound("kendall_tau", 0.98)
-    assert bound_for("int8", "cedr-knrm", scores) == Bound("kendall_tau", 0.95)
-    bound = bound_for("fp32", "maxp", scores)
+    assert bounds_for("bf16", "maxp", scores) == [Bound("kendall_tau", 0.98)]
+    int8 = [Bound("kendall_tau", 0.95), Bound("ndcg10", 0.995)]
+    assert bounds_for("int8", "cedr-knrm", scores, keeps_top=True) == int8
+    [bound] = bounds_for("fp32", "maxp", scores, keeps_top=True)
     assert bound.measure == "max_difference"
     assert bound.limit == pytest.approx(1e-4 * 6**0.5)
-    assert bound_for("fp32", "maxp", [np.zeros(3)]).limit == 1e-5
-    assert bound_for("fp32", "cedr-knrm", [np.zeros(3)]).limit == 3e-4
+    [least] = bounds_for("fp32", "maxp", [np.zeros(3)])
+    assert least.limit == 1e-5
+    [of_tokens] = bounds_for("fp32", "cedr-knrm", [np.zeros(3)])
+    assert of_tokens.limit == 3e-4
+
+
+def test_own_ndcg_weighs_the_top() -> None:
+    """With a depth of 2 the grades are 2, 1 and 0, with more 10, 9 and 8; discounts are 1, 1/log2(3), 1/2."""
+    first, second = np.array([3.0, 2.0, 1.0]), 1 / np.log2(3)
+    assert own_ndcg(first, 10 * first, 2) == 1
+    assert own_ndcg(first, np.array([2.0, 3.0, 1.0]), 2) == pytest.approx((1 + 2 * second) / (2 + second))
+    assert own_ndcg(first, np.array([3.0, 1.0, 2.0]), 2) == pytest.approx(2 / (2 + second))
+    assert own_ndcg(first, first[::-1], 10) == pytest.approx((8 + 9 * second + 5) / (10 + 9 * second + 4))
+
+
+def test_an_order_that_is_wrong_at_the_top_is_beyond_its_bound(tiny_rankers: dict[str, Path]) -> None:
+    """Kendall's tau hardly notices two neighbours that have changed their places."""
+    ranker = open_ranker(tiny_rankers["maxp"])
+    expected = reference(ranker, MEASURED, ignore)
+    for scores in expected:
+        best, second = np.argsort(-scores)[:2]
+        scores[[best, second]] = scores[[second, best]]
+    torch_alone = TorchRuntime(ranker, device="cpu", threads=torch.get_num_threads())
+    parity = measure(ranker, torch_alone, MEASURED, expected, "int8", ignore)
+    assert parity.kendall_tau > 0.95
+    assert parity.bound == "kendall_tau >= 0.95"
+    with pytest.raises(BeyondBound, match=r"ndcg10 is 0\.98\d*.*, but it must be ndcg10 >= 0\.995"):
+        measure(ranker, torch_alone, MEASURED, expected, "int8", ignore, keeps_top=True)
 
 
 def test_a_ranker_without_numbers_can_hold_nothing(tiny_rankers: dict[str, Path]) -> None:

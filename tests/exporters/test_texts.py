@@ -3,19 +3,34 @@ from pathlib import Path
 
 import pytest
 
-from farrank_exporters.texts import DOCUMENTS, QUERIES, QUERY_WORDS, divide, python_documentation, read_texts
+from farrank_exporters.texts import (
+    COMPARED_WORDS,
+    DOCUMENTS,
+    MIN_TEXTS,
+    QUERIES,
+    QUERY_WORDS,
+    divide,
+    enough,
+    python_documentation,
+    read_texts,
+)
 from farrank_rankers.errors import ExportError
 
 
-def test_pythons_documentation_is_of_mixed_length() -> None:
+def test_compared_documents_have_equal_length_and_calibrating_ones_all_lengths() -> None:
     measured, calibration = divide(python_documentation(), "it")
-    words = sorted(len(text.split()) for text in measured.documents)
-    assert len(measured.documents) == DOCUMENTS
+    assert [len(text.split()) for text in measured.documents] == [COMPARED_WORDS] * DOCUMENTS
+    assert all(any(text in whole for whole in python_documentation()) for text in measured.documents)
+    words = sorted(len(text.split()) for text in calibration.documents)
+    assert len(words) > 30
     assert words[0] < 50
-    assert words[len(words) // 2] < 500
     assert words[-1] > 5000
-    assert not set(measured.documents) & set(calibration.documents)
-    assert len(calibration.documents) > 30
+
+
+@pytest.mark.parametrize("count", [MIN_TEXTS - 1, MIN_TEXTS])
+def test_what_is_enough_can_be_divided(count: int) -> None:
+    texts = [f"text number {number} of several different and short ones" for number in range(count)]
+    assert enough([*texts, texts[0], "too short"]) == (count == MIN_TEXTS)
 
 
 def test_queries_are_words_of_the_documents() -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, get_args
 
@@ -28,6 +29,8 @@ from farrank_trec.lines import check_id, json_object, numbered_lines
 from farrank_trec.text_files import DocumentKeys
 
 _OBJECT = re.compile(r'\s*\{\s*"')
+# An export is calibrated and measured on this number of the index's first documents.
+_EXPORTED_BY = 200
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -102,14 +105,16 @@ def run(args: argparse.Namespace) -> int:
         on_bad = leave_out if args.skip_bad else None
         read = read_documents(args.jsonl, fields=args.fields, on_bad=on_bad, with_ranking=True)
         pydoc = list(read_pydoc()) if args.pydoc else []
-        documents = pydoc or (IndexDocument(each.doc_id, each.text, each.ranking) for each in read)
+        documents = iter(pydoc or (IndexDocument(each.doc_id, each.text, each.ranking) for each in read))
+        first = list(islice(documents, _EXPORTED_BY)) if args.export == "auto" else []
         progress.begin("documents indexed", len(pydoc) if args.pydoc else _lines_of(args.jsonl))
         options = IndexOptions(
-            stores=_stores(args),
+            stores=_stores(args, [each.text for each in first]),
             resume=args.resume,
             progress=progress,
             on_blank=lambda document: leave_out(f"document {document.doc_id!r}: it has no text"),
         )
+        documents = chain(first, documents)
         try:
             if changes:
                 deleted = _ids_of(args.delete, args.fields) if args.delete else []
@@ -142,8 +147,11 @@ def _check_files(args: argparse.Namespace) -> None:
                 raise CommandError(f"--skip-bad {listed}: is also an input, which it would overwrite")
 
 
-def _stores(args: argparse.Namespace) -> list[Store]:
-    """Give the stores to write; rankers with the same tokenizer share one. Raises: CommandError."""
+def _stores(args: argparse.Namespace, texts: Sequence[str]) -> list[Store]:
+    """Give the stores to write; rankers with the same tokenizer share one. `texts` measure an export.
+
+    Raises: CommandError.
+    """
     stores: dict[str, Store] = {}
     for source in args.tokens:
         with _named_flag("--tokens", source):
@@ -166,7 +174,7 @@ def _stores(args: argparse.Namespace) -> list[Store]:
                 from farrank_cli.exporting import exported_source
 
                 limits = ExportLimits(args.export_minutes, args.export_memory)
-                source = exported_source(f"--encode {source}", source, limits)
+                source = exported_source(f"--encode {source}", source, limits, texts=texts)
             encoder = ChunkEncoder(source, args.encode_precision, args.max_document_tokens)
         encodings = EncodingsStoreBuilder(encoder)
         stores[encodings.key] = encodings

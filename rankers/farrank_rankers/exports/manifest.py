@@ -57,8 +57,9 @@ class ExportParity:
     """Differences of the export's scores in one runtime from those of the ranker in torch, fp32.
 
     `computed_in` is the precision that the runtime really used. Differences are absolute, on the scale of the
-    scores, whose standard deviation within a query is `spread`; `kendall_tau` (tau-b) and `top10_overlap` are
-    means over queries. `bound` is the bound that the export was compared with.
+    scores, whose standard deviation within a query is `spread`; `kendall_tau` (tau-b), `top10_overlap` and
+    `ndcg10` are means over queries. nDCG@10 is judged by the ranker itself: its ten best documents have the
+    grades 10 to 1. `bound` is the bound that the export was compared with.
     """
 
     runtime: str
@@ -71,6 +72,7 @@ class ExportParity:
     spread: float
     kendall_tau: float
     top10_overlap: float
+    ndcg10: float
     bound: str
 
     def __post_init__(self) -> None:
@@ -78,7 +80,7 @@ class ExportParity:
         for name in ("queries", "documents", "max_difference", "mean_difference", "spread"):
             if getattr(self, name) < 0:
                 raise ExportError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        for name, least in (("kendall_tau", -1), ("top10_overlap", 0)):
+        for name, least in (("kendall_tau", -1), ("top10_overlap", 0), ("ndcg10", 0)):
             if not least <= getattr(self, name) <= 1:
                 raise ExportError(f"{name} is {getattr(self, name)}; it must be from {least} to 1")
 
@@ -97,28 +99,15 @@ class RefusedRuntime:
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """The quantization of a runtime's encoder to int8.
-
-    `products` counts the encoder's matrix products (in ONNX: MatMul). Those named in `left` are not computed
-    in int8, because rankings would suffer. `speed` is the encoder's speed, relative to that of one with all
-    products in int8.
-    """
+    """The quantization of a runtime's encoder to int8; `products` counts the products computed in it."""
 
     runtime: str
     way: str
     products: int
-    left: tuple[str, ...] = ()
-    speed: float = 1.0
 
     def __str__(self) -> str:
         """Describe it in a line of a report."""
-        if not self.left:
-            return f"{self.runtime}: {self.products} products in int8 ({self.way})"
-        rounded = self.products - len(self.left)
-        return (
-            f"{self.runtime}: {rounded} of {self.products} products in int8 ({self.way}), "
-            f"{self.speed:.2f} of the speed of all in int8; left: {', '.join(self.left)}"
-        )
+        return f"{self.runtime}: {self.products} products in int8 ({self.way})"
 
 
 @dataclass(frozen=True, slots=True)
