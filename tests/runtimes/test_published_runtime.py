@@ -27,6 +27,7 @@ from farrank_runtimes import choose, published_runtime
 from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
 from farrank_runtimes.runtime import Placement, PrecisionAbsent, RuntimeAbsent
 from support import published_exports as made
+from support.language_models import make_language_model
 from support.made_once import made_once
 
 QUERY = "search query"
@@ -563,3 +564,24 @@ def test_names_say_precisions(tmp_path: Path) -> None:
         "onnx/model_O3.onnx",
         "onnx/model_O1.onnx",
     ]
+
+
+@pytest.mark.parametrize("file", ["onnx/model.onnx", "openvino/openvino_model.xml"])
+def test_graphs_of_a_language_model_are_refused_and_its_weights_served(
+    published: dict[str, Path], tmp_path: Path, file: str
+) -> None:
+    """Their logits are those of all tokens at all positions."""
+    folder = make_language_model(tmp_path / "lm", "qwen3")
+    for place in ("onnx", "openvino"):
+        shutil.copytree(published["cross-encoder"] / place, folder / place)
+    with pytest.raises(ExportError) as refused:
+        opened(folder, export_file=file)
+    message = str(refused.value).replace(str(folder), "")
+    assert message == (
+        f"export_file is '{file}', and  is of kind yes-no; published graphs of a cross-encoder or biencoder "
+        "are served. Leave export_file out to serve the weights, of which farrank export makes graphs"
+    )
+    assert len(message) <= 300
+    served = opened(folder)
+    assert served.runtime.capabilities().runtime == "torch"
+    assert scores(served) == pytest.approx(weights_scores(folder), abs=1e-5)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from farrank_exporters.export import export_ranker
 from farrank_exporters.texts import SampleTexts
 from farrank_exporters.trace import OPSET, trace_ranker
 from farrank_rankers.exports.export_folder import (
@@ -16,7 +17,11 @@ from farrank_rankers.exports.export_folder import (
 )
 from farrank_rankers.exports.manifest import ExportManifest, ExportParity, Graph
 from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker
+from farrank_runtimes.choose import open_ranker_runtime
+from farrank_runtimes.runtime import Placement
+from support.runtime_scores import scores_through
 
 # All kinds of features: vectors and tokens, encoded with the query and separately from it.
 KINDS = ("maxp", "biencoder", "parade-transf-pretr-q", "parade-transf-pretr-lateir")
@@ -59,6 +64,30 @@ class TracedRanker:
         for graph in self.folder.glob("*.onnx"):
             shutil.copy(graph, folder)
         return dict(self.graphs)
+
+
+def scores_of_fp32_exports(ranker: Ranker, artifact: Path) -> dict[str, list[float]]:
+    """Save a ranker, export it in fp32, and score TEXTS through each runtime of a CPU."""
+    save_ranker(ranker, artifact)
+    runtimes = ("onnx", "openvino")
+    export_ranker(
+        open_ranker(artifact),
+        artifact,
+        "onnx",
+        "fp32",
+        measured=MEASURED,
+        calibration=CALIBRATION,
+        served_by=runtimes,
+    )
+    found = {}
+    for runtime in runtimes:
+        served = open_ranker_runtime(
+            str(artifact), {}, placement=Placement(device="cpu", threads=1), runtime=runtime
+        )
+        assert served.version == ranker.version
+        found[runtime] = scores_through(served.runtime, served.reader)
+        served.runtime.close()
+    return found
 
 
 def export_into(folder: Path, rankers: Mapping[str, Path], families: Sequence[str]) -> None:

@@ -119,7 +119,8 @@ def named_published(files: ModelFiles, name: str) -> PublishedFile:
     if files.kind not in SERVED_KINDS:
         raise ExportError(
             f"export_file is {name!r}, and {files.folder} is of kind {files.kind}; published graphs of a "
-            f"{' or '.join(SERVED_KINDS)} are served"
+            f"{' or '.join(SERVED_KINDS)} are served. Leave export_file out to serve the weights, of which "
+            "farrank export makes graphs"
         )
     if place.is_absolute() or ".." in place.parts or place.suffix not in _SUFFIXES:
         raise ExportError(

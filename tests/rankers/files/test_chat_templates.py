@@ -19,6 +19,8 @@ from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed_encoder import PackedEncoder
+from support import runtime_scores as of_exports
+from support.exported_rankers import scores_of_fp32_exports
 from support.language_models import KINDS, SIZES, write_json
 from support.packed_backbones import stream_of
 from support.tiny_tokenizers import answering, unsplit
@@ -138,6 +140,14 @@ def test_streams_have_the_same_scores(made: MakeClassifier) -> None:
         rows = PackedEncoder(ranker.encoder, plain_attention)(stream_of(inputs))
     found = [float(row.vectors[0]) for row in rows]
     assert found == pytest.approx(published(folder, QUERIES[0]), rel=0, abs=1e-5)
+
+
+def test_an_export_has_the_librarys_scores(made: MakeClassifier, tmp_path: Path) -> None:
+    folder = made()
+    expected = published(folder, of_exports.QUERY, of_exports.TEXTS)
+    ranker = open_ranker(folder, family="longp", max_document_tokens=900)
+    for found in scores_of_fp32_exports(ranker, tmp_path / "artifact").values():
+        assert found == pytest.approx(expected, rel=0, abs=1e-5)
 
 
 def test_padding_is_that_of_the_models_configuration(made: MakeClassifier, edit_json: Any) -> None:

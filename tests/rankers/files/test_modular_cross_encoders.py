@@ -18,6 +18,8 @@ from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed_encoder import PackedEncoder
+from support import runtime_scores as of_exports
+from support.exported_rankers import scores_of_fp32_exports
 from support.packed_backbones import stream_of
 
 # Earlier releases have no such cross-encoders.
@@ -109,6 +111,13 @@ def test_the_head_is_saved_with_the_ranker(ettin: Path, tmp_path: Path) -> None:
     assert again.version == ranker.version
     assert again.spec.options_as(CrossEncoderOptions).head == ranker.spec.options_as(CrossEncoderOptions).head
     assert [each.score for each in again.score(QUERY, DOCUMENTS)] == scores(ettin)
+
+
+def test_an_export_has_the_librarys_scores(ettin: Path, tmp_path: Path) -> None:
+    expected = published(ettin, of_exports.TEXTS, of_exports.QUERY)
+    ranker = open_ranker(ettin, family="longp", max_document_tokens=900)
+    for found in scores_of_fp32_exports(ranker, tmp_path / "artifact").values():
+        assert found == pytest.approx(expected, **EXACT)
 
 
 def test_the_best_window_counts(ettin: Path) -> None:
