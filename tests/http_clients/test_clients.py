@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 INSIDE = HERE / "inside"
 
 FILES = {
-    "current": ("cohere", "connect", "haystack", "litellm", "voyage"),
+    "current": ("cohere", "connect", "haystack", "litellm", "rerankers", "voyage"),
     "cohere-5": ("cohere", "infinity", "langchain", "llama_index"),
 }
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import uv
@@ -40,25 +40,18 @@ def made_environment(
     An environment that was installed from the same lines is reused. `variables` are for uv, which installs in
     a tenth of pip's time. Raises: IndexUnreachable; RuntimeError with uv's message.
     """
-    lines = requirements.read_bytes()
-    digest = hashlib.sha256(lines + sys.version.encode()).hexdigest()
-    folder = cache / requirements.stem
-    ready = folder / "installed"
-    cache.mkdir(parents=True, exist_ok=True)
-    # Two test runs in one checkout share the environment.
-    with (cache / f"{requirements.stem}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not ready.exists() or ready.read_text() != digest:
-            shutil.rmtree(folder, ignore_errors=True)
-            _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], {})
-            environment = {**_as_pip_does(), "UV_CACHE_DIR": str(cache / "uv"), **(variables or {})}
-            python = ["--quiet", "--python", str(folder / "bin" / "python")]
-            # Dependencies are never installed unseen: torch would be gigabytes.
-            flags = ["--no-deps", "--only-binary", ":all:", "--requirement", str(requirements)]
-            _run([uv.find_uv_bin(), "pip", "install", *python, *flags], environment)
-            _run([uv.find_uv_bin(), "pip", "check", *python], environment)
-            ready.write_text(digest)
-    return folder / "bin"
+
+    def install(folder: Path) -> None:
+        _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], {})
+        environment = {**_as_pip_does(), "UV_CACHE_DIR": str(cache / "uv"), **(variables or {})}
+        python = ["--quiet", "--python", str(folder / "bin" / "python")]
+        # Dependencies are never installed unseen: torch would be gigabytes.
+        flags = ["--no-deps", "--only-binary", ":all:", "--requirement", str(requirements)]
+        _run([uv.find_uv_bin(), "pip", "install", *python, *flags], environment)
+        _run([uv.find_uv_bin(), "pip", "check", *python], environment)
+
+    described = requirements.read_bytes() + sys.version.encode()
+    return _installed_once(cache / requirements.stem, described, install) / "bin"
 
 
 def _as_pip_does() -> dict[str, str]:
@@ -85,18 +78,27 @@ def made_modules(described: Path, cache: Path = CACHE) -> Path:
     Raises: IndexUnreachable; RuntimeError with npm's message.
     """
     files = [described / name for name in ("package.json", "package-lock.json")]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-    folder = cache / described.name
+
+    def install(folder: Path) -> None:
+        folder.mkdir()
+        for path in files:
+            shutil.copy(path, folder)
+        flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=0"]
+        _run(["npm", "ci", "--prefix", str(folder), *flags], plain_environ())
+
+    return _installed_once(cache / described.name, b"".join(path.read_bytes() for path in files), install)
+
+
+def _installed_once(folder: Path, described: bytes, install: Callable[[Path], None]) -> Path:
+    """Fill a folder anew unless it was installed from the same description. Returns the folder."""
+    digest = hashlib.sha256(described).hexdigest()
     ready = folder / "installed"
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f"{described.name}.lock").open("w") as lock:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Two test runs in one checkout share the folder.
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not ready.exists() or ready.read_text() != digest:
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            for path in files:
-                shutil.copy(path, folder)
-            flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=0"]
-            _run(["npm", "ci", "--prefix", str(folder), *flags], plain_environ())
+            install(folder)
             ready.write_text(digest)
     return folder

@@ -14,10 +14,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf import descriptor_pool, text_format
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 from grpc_reflection.v1alpha._async import ReflectionServicer
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
@@ -214,10 +217,17 @@ def reflections() -> OpenCalls:
 def reflection_handlers(services: Sequence[str], room: OpenCalls) -> tuple[grpc.GenericRpcHandler, ...]:
     """Describe services to tools, in both versions of reflection.
 
-    Both versions have the same messages on the wire, and gRPC's Python package has only v1alpha. v1 is not
-    listed, because nothing here could describe it.
+    Both versions have the same messages on the wire. gRPC's Python package has only v1alpha. The description
+    of v1 is that of v1alpha with other names.
     """
-    servicer = ReflectionServicer((*services, health.SERVICE_NAME, REFLECTION_V1ALPHA))
+    names = (*services, health.SERVICE_NAME, REFLECTION_V1, REFLECTION_V1ALPHA)
+    known, pool = descriptor_pool.Default(), descriptor_pool.DescriptorPool()
+    for name in (*services, health.SERVICE_NAME, REFLECTION_V1ALPHA):
+        _describe(known.FindFileContainingSymbol(name), pool)
+    file = FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(file)
+    pool.Add(text_format.Parse(str(file).replace("v1alpha", "v1"), FileDescriptorProto()))
+    servicer = ReflectionServicer(names, pool)
 
     async def reflect(_: object, context: Context) -> None:
         await _admit(room, context)
@@ -233,6 +243,13 @@ def reflection_handlers(services: Sequence[str], room: OpenCalls) -> tuple[grpc.
         grpc.method_handlers_generic_handler(version, {"ServerReflectionInfo": method})
         for version in (REFLECTION_V1, REFLECTION_V1ALPHA)
     )
+
+
+def _describe(file: FileDescriptor, pool: descriptor_pool.DescriptorPool) -> None:
+    """Add a file to a pool, after the files that it imports."""
+    for each in file.dependencies:
+        _describe(each, pool)
+    pool.AddSerializedFile(file.serialized_pb)
 
 
 async def _next(context: Context) -> bytes | None:

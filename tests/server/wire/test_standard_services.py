@@ -9,9 +9,10 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
 from farrank_calls.errors import DeadlineExceeded
 from farrank_client.balancing import read_backlog_s
@@ -184,6 +185,36 @@ async def test_bytes_that_are_no_message_are_the_callers_mistake(
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert str(error.details()).startswith("request: ")
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize("version", [V1, V1ALPHA])
+async def test_reflection_lists_and_describes_both_of_its_versions(version: str) -> None:
+    async with opened() as (_, channel):
+        stream = channel.stream_stream(version)()
+
+        async def answer(**asked: str) -> ServerReflectionResponse:
+            await stream.write(ServerReflectionRequest(**asked).SerializeToString())
+            return ServerReflectionResponse.FromString(await stream.read())
+
+        listed = [each.name for each in (await answer(list_services="")).list_services_response.service]
+        assert listed == [
+            "farrank.v1.RerankService",
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+            "grpc.reflection.v1alpha.ServerReflection",
+        ]
+        for name in listed:
+            pool = DescriptorPool()
+            for file in (
+                await answer(file_containing_symbol=name)
+            ).file_descriptor_response.file_descriptor_proto:
+                pool.AddSerializedFile(file)
+            inputs = [each.input_type.full_name for each in pool.FindServiceByName(name).methods]
+            assert all(each.startswith(name.rpartition(".")[0]) for each in inputs)
+        v1 = await answer(file_by_filename="grpc/reflection/v1/reflection.proto")
+        assert b"v1alpha" not in v1.file_descriptor_response.SerializeToString()
+        assert (await answer(file_containing_symbol="no.Such")).error_response.error_code == 5
+        stream.cancel()
 
 
 async def test_a_reflection_stream_that_says_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
