@@ -57,8 +57,11 @@ def save_both(ranker: Ranker, folder: Path) -> CrossEncoder:
     return made
 
 
-def export_fast(ranker: Ranker, artifact: Path) -> tuple[list[Export], list[Row]]:
-    """Export into the ranker's artifact. Each precision gets a row: its parity, or why it was refused."""
+def export_fast(ranker: Ranker, artifact: Path, *, keeps_top: bool = False) -> tuple[list[Export], list[Row]]:
+    """Export into the ranker's artifact. Each precision gets a row: its parity, or why it was refused.
+
+    With `keeps_top` exports have the bounds of `--export auto`.
+    """
     measured, calibration = divide(python_documentation(), "the topics of help()")
     exports: list[Export] = []
     rows: list[Row] = []
@@ -69,7 +72,13 @@ def export_fast(ranker: Ranker, artifact: Path) -> tuple[list[Export], list[Row]
         what = f"export in {precision}, parity with torch in fp32"
         try:
             export = export_ranker(
-                ranker, artifact, "onnx", precision, measured=measured, calibration=calibration
+                ranker,
+                artifact,
+                "onnx",
+                precision,
+                measured=measured,
+                calibration=calibration,
+                keeps_top=keeps_top,
             )
         except ExportError as error:
             rows.append(Row(what, f"refused: {error}"))

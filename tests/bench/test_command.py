@@ -55,7 +55,9 @@ def test_a_set_up_that_fails_leaves_the_other_sections(
 def test_without_an_export_no_start_is_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "export_fast", lambda *_: ([], [Row("export in fp32", "refused: no disk")]))
+    monkeypatch.setattr(
+        command, "export_fast", lambda *_, **__: ([], [Row("export in fp32", "refused: no disk")])
+    )
     assert run(monkeypatch, "exports") == 1
     out = capsys.readouterr().out
     assert "| all or some | not measured: PartlyFailed: no precision could be exported |" in out

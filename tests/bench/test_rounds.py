@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from farrank_bench.against_peers import ALONE, FARRANK, INFINITY, LOADED, least_tau, speed_rows, taus
+from farrank_bench.against_peers import ALONE, FARRANK, INFINITY, LOADED, least_tau, speed_rows, tau_row, taus
 from farrank_bench.peers import PREDICT
 from farrank_bench.rounds import ContenderFailed, PassResult, measure_rounds
 
@@ -82,3 +82,16 @@ def test_rankings_are_compared_call_by_call() -> None:
 
 def test_a_mixed_precision_is_held_to_the_bound_of_its_coarsest() -> None:
     assert [least_tau(name) for name in ("fp32", "bf16", "int8", "int8+bf16")] == [0.99, 0.98, 0.95, 0.95]
+
+
+@pytest.mark.parametrize(
+    ("by_call", "precision", "reached"),
+    [
+        ([1.0, 0.92], "int8+bf16", True),
+        ([1.0, 0.91], "int8+bf16", False),
+        ([0.94, 0.95], "int8+bf16", False),
+        ([1.0, 0.98], "fp32", False),
+    ],
+)
+def test_the_worst_call_has_a_limit_too(by_call: list[float], precision: str, reached: bool) -> None:
+    assert tau_row("Farrank", by_call, precision).reached is reached
