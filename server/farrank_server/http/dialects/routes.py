@@ -87,6 +87,8 @@ class RerankExchange:
             raise
         if fields.texts is not None:
             self._shape = Tei()
+        elif fields.passages is not None:
+            self._shape = Nvidia()
         elif fields.top_k is not msgspec.UNSET or (
             self._path in VOYAGE_BY_NAME and VOYAGE_MODEL.match(fields.model or "")
         ):

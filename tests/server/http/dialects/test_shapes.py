@@ -22,10 +22,18 @@ async def test_weaviate_gets_a_score_for_each_document_in_their_order(shared_end
     assert said["error"].startswith("query: is empty")
 
 
-@pytest.mark.parametrize("path", ["/ranking", "/v1/ranking"])
-async def test_nvidia_gets_logits_best_first(shared_endpoint: Opened, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/ranking", "maxp"),
+        ("/v1/ranking", "maxp"),
+        # RAGFlow puts `reranking` after the address, which is also llama.cpp's path.
+        ("/v1/reranking", "nv-rerank-qa-mistral-4b:1"),
+    ],
+)
+async def test_nvidia_gets_logits_best_first(shared_endpoint: Opened, path: str, model: str) -> None:
     request = {"query": {"text": "river"}, "passages": [{"text": text} for text in TEXTS], "truncate": "END"}
-    status, answer = await shared_endpoint.post(path, {**request, "model": "maxp"})
+    status, answer = await shared_endpoint.post(path, {**request, "model": model, "top_n": len(TEXTS)})
     _, plain = await shared_endpoint.post(
         "/rerank", {"query": "river", "documents": TEXTS, "raw_scores": True}
     )
