@@ -9,7 +9,6 @@ import pytest
 
 from support.documentation import ROOT, blocks
 
-PROTO = "farrank/v1/rerank.proto"
 # Where Debian's packages install the sources and classes of Go's and Java's protobuf.
 GO_SOURCES = Path("/usr/share/gocode")
 JAVA_CLASSES = Path("/usr/share/java/protobuf.jar")
@@ -35,6 +34,12 @@ def run(command: str, folder: Path, **variables: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def written() -> list[str]:
+    """Return the commands of the page for Go and for Java."""
+    _, _, after = (ROOT / "docs" / "http.md").read_text(encoding="utf-8").partition("\n## Go and Java\n")
+    return [each.text for each in blocks(after.partition("\n## ")[0]) if each.language == "bash"]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder that holds `proto`, as the page's lines expect."""
@@ -47,9 +52,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_pages_line_makes_go_stubs_that_compile(folder: Path) -> None:
     tools = ("go", "protoc", "protoc-gen-go", "protoc-gen-go-grpc")
     needed(*tools, library=GO_SOURCES / "src" / "google.golang.org" / "grpc")
-    _, _, after = (ROOT / "docs" / "http.md").read_text(encoding="utf-8").partition("\n## Go and Java\n")
-    (line,) = [each.text for each in blocks(after.partition("\n## ")[0]) if each.language == "bash"]
-    run(line, folder)
+    run(written()[0], folder)
     package = folder / "example.com" / "search" / "farrankv1"
     assert {path.name for path in package.iterdir()} == {"rerank.pb.go", "rerank_grpc.pb.go"}
     # Without a module, Go reads its sources from these folders and fetches nothing.
@@ -69,7 +72,7 @@ def test_the_pages_line_makes_go_stubs_that_compile(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_java_messages_compile_in_their_package(folder: Path) -> None:
+def test_the_pages_line_makes_java_messages_that_compile(folder: Path) -> None:
     needed("java", "javac", "protoc", library=JAVA_CLASSES)
     (folder / "Caller.java").write_text(
         "import farrank.v1.RerankRequest;\n\n"
@@ -80,7 +83,7 @@ def test_java_messages_compile_in_their_package(folder: Path) -> None:
         "    }\n"
         "}\n"
     )
-    run(f"protoc -I proto --java_out=. {PROTO}", folder)
+    run(written()[1], folder)
     classpath = f"{JAVA_CLASSES}:classes"
     run(f"javac -d classes -cp {JAVA_CLASSES} Caller.java farrank/v1/*.java", folder)
     run(f'test "$(java -cp {classpath} Caller)" = rivers', folder)
