@@ -227,7 +227,13 @@ def test_a_resumed_run_asks_only_for_what_is_missing(
     assert "already holds accuracy.json" in accuracy(*flags).err
     assert accuracy(*flags, "--resume").exit_code == 0
 
-    assert read_run(path) == {**changed, "q3": whole["q3"]}
+    resumed = read_run(path)
+    assert {query_id: resumed[query_id] for query_id in changed} == changed
+    # Another batch moves a score in its last digits.
+    assert {each.doc_id: each.score for each in resumed["q3"]} == {
+        each.doc_id: pytest.approx(each.score, rel=1e-5) for each in whole["q3"]
+    }
+    assert list(resumed) == ["q1", "q2", "q3"]
     (out / "runs" / "versions.json").write_text('{"maxp": "another"}')
     other = accuracy(*flags, "--resume")
     assert other.exit_code == 2
