@@ -24,6 +24,6 @@ def add_export_limits(add: Callable[..., None]) -> None:
     )
     add(
         "--export-memory GIB",
-        "the most memory that it may take (3 times the weights in fp32, and 2 GiB)",
+        "the most memory that it may take (3 times the weights in fp32, and 1 GiB)",
         positive,
     )

@@ -18,7 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("flags", "bounds", "reason"),
     [
-        (["--export-minutes=0.001"], "2.0 GiB and 0.001 minutes", "it takes more than 0.001 minutes"),
+        (["--export-minutes=0.001"], "1.0 GiB and 0.001 minutes", "it takes more than 0.001 minutes"),
         (["--export-memory=0.01"], "0.0 GiB and 10 minutes", "its bound is 0.0 GiB"),
     ],
 )
