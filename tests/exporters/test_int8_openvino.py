@@ -26,7 +26,7 @@ LAYERS = 2
 IN_INT8 = 5 * LAYERS
 # Queries with keys, attention's weights with values, and the feed-forward block's second product.
 PRODUCTS = IN_INT8 + 3 * LAYERS
-# Of the last layer only keys and values are computed for all tokens.
+# The last layer computes its keys and values for all tokens, and everything else for [CLS] alone.
 OF_ALL_TOKENS = 5 * (LAYERS - 1) + 2
 FILES = ("encoder.bin", "encoder.xml")
 
