@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from farrank_cli import exporting
 from farrank_cli.commands import index
 from farrank_indexes.encodings_store import EncodingsStore
 from farrank_indexes.index_builder import IndexOptions
@@ -33,6 +34,31 @@ def collection(path: Path, *texts: str, first: int = 0) -> Path:
     lines = [json.dumps({"id": f"d{first + n}", "text": text}) for n, text in enumerate(texts)]
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
+
+
+def test_an_export_is_measured_on_the_first_documents(
+    farrank: Farrank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read ahead, and indexed with the others."""
+    given: list[str] = []
+
+    def exported(who: str, source: str, *more: object, texts: list[str]) -> str:
+        given.extend(texts)
+        return source
+
+    monkeypatch.setattr(exporting, "exported_source", exported)
+    monkeypatch.setattr(index, "_EXPORTED_BY", 2)
+    texts = ["The Rhine rises in the Alps.", "Bread is baked from flour.", "Rivers meet the sea."]
+    out = tmp_path / "out"
+    some = collection(tmp_path / "a.jsonl", *texts)
+    made = farrank("index", some, "--encode", "embedded", "--export", "auto", "--out", out)
+    assert made.out == f"{out}: 3 documents\n", made.err
+    assert given == texts[:2]
+    manifest = read_manifest(out)
+    assert manifest is not None
+    [key] = manifest.stores
+    store = EncodingsStore(out / key, manifest.id)
+    assert [store.characters(place) for place in range(3)] == [len(text) for text in texts]
 
 
 def test_tokens_are_kept_and_grow_with_the_index(farrank: Farrank, tmp_path: Path) -> None:
