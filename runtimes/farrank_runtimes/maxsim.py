@@ -1,0 +1,125 @@
+"""Scores of token vectors (MaxSim), from rows of any codec, without padding.
+
+A document's score is the sum, over the query's vectors, of the largest dot product with any vector of the
+document (Khattab & Zaharia, "ColBERT", SIGIR 2020). A long document has the vectors of several windows: the
+maximum is that of all of them, and a window's evidence is its own score.
+
+Rows are compared in tiles that fit into the processor's cache, with the rows of several documents in one
+product. Tiles end where windows end, so that a document of any length needs the same memory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from farrank_runtimes.device_failures import device_failures
+from farrank_runtimes.runtime import DocumentScores
+from farrank_runtimes.token_codecs import FloatProducts, TokenCodec, Vectors
+
+WindowAggregation = Literal["union", "max", "first"]
+
+# The score without a vector, as sentence-transformers has it: a finite number below all others.
+NO_VECTOR = -1e9
+
+_TILE_ROWS = 16_384
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenVectors:
+    """The vectors of a document's windows, one window after the other; `codec` None: they are fp32.
+
+    Shapes: rows (T, …), ends (C,) counted in rows from the document's start. A window may have no row.
+    """
+
+    rows: Tensor
+    ends: NDArray[np.int64]
+    codec: TokenCodec | None = None
+
+
+def score_token_vectors(
+    documents: Sequence[TokenVectors], queries: Sequence[Tensor], aggregation: WindowAggregation = "union"
+) -> DocumentScores:
+    """Score documents and each of their windows. Documents of one query object share their products.
+
+    `aggregation`: the score is that of all windows' vectors together, the best window's or the first's.
+    Shapes: queries (Q, K) each, one for each document.
+    Raises: OutOfMemory, DeviceLost.
+    """
+    found = DocumentScores([0.0] * len(documents), [[]] * len(documents))
+    groups: dict[tuple[int, int], list[int]] = {}
+    for place, (document, query) in enumerate(zip(documents, queries, strict=True)):
+        groups.setdefault((id(query), id(document.codec)), []).append(place)
+    with device_failures():
+        for places in groups.values():
+            some = [documents[place] for place in places]
+            maxima = window_maxima(some, queries[places[0]])  # (Q, W)
+            counts = np.array([len(document.ends) for document in some])
+            starts = np.cumsum(counts) - counts
+            scores, of_windows = _aggregated(maxima, starts, counts, aggregation)
+            for place, score, own in zip(places, scores.tolist(), of_windows, strict=True):
+                found.scores[place], found.chunk_scores[place] = score, own.tolist()
+    return found
+
+
+def window_maxima(documents: Sequence[TokenVectors], query: Tensor) -> Vectors:
+    """Find each query vector's largest dot product in each window, −∞ in one without rows.
+
+    The documents have the same codec. Shapes: query (Q, K) -> (Q, windows of all documents).
+    """
+    codec = documents[0].codec
+    bounds = np.concatenate([[0], np.cumsum([len(document.rows) for document in documents])])  # (D + 1,)
+    ends = np.concatenate(
+        [document.ends + first for document, first in zip(documents, bounds[:-1], strict=True)]
+    )  # (W,)
+    starts = np.concatenate([[0], ends[:-1]])  # (W,)
+    maxima = np.full((len(query), len(ends)), -np.inf, dtype=np.float32)
+    room = max(_TILE_ROWS, int((ends - starts).max()))
+    products = FloatProducts(query, room) if codec is None else codec.products(query, room)
+    first = 0
+    while first < len(ends):
+        begin = int(starts[first])
+        last = int(np.searchsorted(ends, begin + room, side="right"))
+        filled = np.flatnonzero(ends[first:last] > starts[first:last]) + first
+        if len(filled):
+            compared = products.compare(_rows(documents, bounds, begin, int(ends[last - 1])))  # (Q, T)
+            best = np.maximum.reduceat(compared, starts[filled] - begin, axis=1)  # (Q, filled windows)
+            maxima[:, filled] = products.similarities(best)
+        first = last
+    return maxima
+
+
+def _rows(documents: Sequence[TokenVectors], bounds: NDArray[np.int64], begin: int, end: int) -> list[Tensor]:
+    """Find the documents' rows from `begin` to `end`, at least one. Shapes: bounds (D + 1,) -> (T, …)."""
+    first = int(np.searchsorted(bounds, begin, side="right")) - 1
+    last = int(np.searchsorted(bounds, end))
+    rows = [document.rows for document in documents[first:last]]
+    rows[-1] = rows[-1][: end - int(bounds[last - 1])]
+    rows[0] = rows[0][begin - int(bounds[first]) :]
+    return rows
+
+
+def _aggregated(
+    maxima: Vectors, starts: NDArray[np.int64], counts: NDArray[np.int64], aggregation: WindowAggregation
+) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+    """Shapes: (Q, W), D first windows and numbers of windows -> (D,), D times (C,)."""
+    of_windows = _summed(maxima)  # (W,)
+    if aggregation == "union":
+        scores = _summed(np.maximum.reduceat(maxima, starts, axis=1))  # (D,)
+    elif aggregation == "max":
+        scores = np.maximum.reduceat(of_windows, starts)
+    else:
+        scores = of_windows[starts]
+        alone = np.full_like(of_windows, -np.inf)
+        alone[starts] = scores
+        of_windows = alone
+    return scores, np.split(of_windows, starts[1:])
+
+
+def _summed(maxima: Vectors) -> NDArray[np.float64]:
+    """Add up the query vectors' maxima. Shapes: (Q, N) -> (N,)."""
+    total = maxima.sum(axis=0, dtype=np.float64)
+    return np.where(np.isneginf(total), NO_VECTOR, total)

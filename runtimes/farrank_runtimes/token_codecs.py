@@ -1,0 +1,334 @@
+"""Codecs of token vectors: the numbers that a store keeps of a vector, and products computed from them.
+
+    int8   a byte for each dimension
+    int4   half a byte
+    fp16   two bytes
+
+int8 and int4 write a value as `centre + step * number`, with a centre and a step for each dimension. Neither
+is undone for a score: the steps are folded into the query, which becomes 8-bit integers, too, and the centres
+add the same to all similarities of one query vector.
+
+The steps are fitted to the first documents of a store (see `fit`), as the buckets of PLAID are to a sample
+(Santhanam et al., CIKM 2022).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+CodecName = Literal["int8", "int4", "fp16"]
+
+Vectors = NDArray[np.float32]
+# The vectors of a store: int8, uint8 (two numbers of int4) or fp16. Shape: (T, bytes or numbers).
+Rows = NDArray[Any]
+
+# int8 has room for values this much beyond the largest of the sample.
+_MARGIN = 1.05
+# For int4: the largest value that is not clipped, in standard deviations. The sample's squared error decides.
+_CLIPS = np.linspace(1.8, 4.2, 25, dtype=np.float32)
+_HALF_BYTE = 15
+# The sample's smallest standard deviation: a dimension may have the same value in all vectors.
+_NARROWEST = np.float32(1e-6)
+
+
+class Products(Protocol):
+    """The vectors of one query, ready to be compared with rows of one codec. Used by one thread."""
+
+    def compare(self, rows: Sequence[Tensor]) -> NDArray[Any]:
+        """Compare with rows of documents, joined. Shapes: n times (T, …) -> (Q, T), not yet similarities."""
+        ...
+
+    def similarities(self, compared: NDArray[Any]) -> Vectors:
+        """Turn results of `compare`, or maxima of them, into dot products. Shapes: (Q, N) -> (Q, N)."""
+        ...
+
+
+class TokenCodec(Protocol):
+    """Writes token vectors of K dimensions as rows."""
+
+    @property
+    def name(self) -> CodecName:
+        """The name in a manifest and on the command line."""
+        ...
+
+    @property
+    def parameters(self) -> Vectors:
+        """The fitted numbers, from which `restored` makes the codec. Shape: (0 or 2, K)."""
+        ...
+
+    def encode(self, vectors: Vectors) -> Rows:
+        """Round vectors. Shapes: (T, K) -> (T, `row_values`). Raises: ValueError if one is not finite."""
+        ...
+
+    def decode(self, rows: Rows) -> Vectors:
+        """Return the rounded vectors. Shapes: (T, …) -> (T, K)."""
+        ...
+
+    def products(self, query: Tensor, room: int) -> Products:
+        """Prepare a query's vectors for at most `room` rows at once. Shapes: query (Q, K), in fp32."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HalfCodec:
+    """fp16, of vectors of `width` dimensions."""
+
+    width: int
+    name: CodecName = "fp16"
+
+    @property
+    def parameters(self) -> Vectors:
+        """It has none. Shape: (0, K)."""
+        return np.zeros((0, self.width), dtype=np.float32)
+
+    def encode(self, vectors: Vectors) -> Rows:
+        """Round to 11 bits. Raises: ValueError if a number is not finite, or too large for 16 bits."""
+        _check(vectors, float(np.finfo(np.float16).max))
+        return vectors.astype("<f2")
+
+    def decode(self, rows: Rows) -> Vectors:
+        """Shapes: (T, K) -> (T, K)."""
+        return rows.astype(np.float32)
+
+    def products(self, query: Tensor, room: int) -> Products:
+        """Compare in fp32."""
+        return FloatProducts(query, room)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Int8Codec:
+    """A byte for each dimension. Shapes: parameters (2, K), centres and steps."""
+
+    parameters: Vectors
+    name: CodecName = "int8"
+
+    @classmethod
+    def fit(cls, sample: Vectors) -> "Int8Codec":
+        """Give every dimension the range of the sample. Shapes: (N, K)."""
+        low, high = sample.min(axis=0), sample.max(axis=0)
+        half = np.maximum((high - low) / 2 * _MARGIN, _NARROWEST)
+        return cls(np.stack([(high + low) / 2, half / 127]).astype(np.float32))
+
+    def encode(self, vectors: Vectors) -> Rows:
+        """Round; values outside the range become its ends. Raises: ValueError if one is not finite."""
+        centres, steps = self.parameters
+        _check(vectors)
+        numbers: Rows = np.clip(np.rint((vectors - centres) / steps), -127, 127).astype(np.int8)
+        return numbers
+
+    def decode(self, rows: Rows) -> Vectors:
+        """Shapes: (T, K) -> (T, K)."""
+        centres, steps = self.parameters
+        vectors: Vectors = rows * steps + centres
+        return vectors
+
+    def products(self, query: Tensor, room: int) -> Products:
+        """Compare as integers."""
+        return IntegerProducts(query, self.parameters, room, torch.int8, _join)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Int4Codec:
+    """Half a byte for each dimension: dimension i is the low half of byte i, and i + K / 2 the high half.
+
+    Shapes: parameters (2, K), the value of the number 0 and the steps.
+    """
+
+    parameters: Vectors
+    name: CodecName = "int4"
+
+    @classmethod
+    def fit(cls, sample: Vectors) -> "Int4Codec":
+        """Give every dimension the range with the least squared error on the sample. Shapes: (N, K).
+
+        Raises: ValueError if K is odd.
+        """
+        if sample.shape[1] % 2:
+            raise ValueError(f"the vectors have {sample.shape[1]} dimensions; int4 needs an even number")
+        centres = sample.mean(axis=0)
+        deviations = np.maximum(sample.std(axis=0), _NARROWEST)
+        errors = np.empty((len(_CLIPS), sample.shape[1]), dtype=np.float32)
+        for place, clip in enumerate(_CLIPS):
+            lowest, steps = centres - clip * deviations, 2 * clip * deviations / _HALF_BYTE
+            rounded = np.clip(np.rint((sample - lowest) / steps), 0, _HALF_BYTE) * steps + lowest
+            errors[place] = np.square(rounded - sample).mean(axis=0)
+        half = _CLIPS[errors.argmin(axis=0)] * deviations
+        return cls(np.stack([centres - half, 2 * half / _HALF_BYTE]).astype(np.float32))
+
+    def encode(self, vectors: Vectors) -> Rows:
+        """Round; values outside the range become its ends. Raises: ValueError if one is not finite."""
+        lowest, steps = self.parameters
+        _check(vectors)
+        numbers = np.clip(np.rint((vectors - lowest) / steps), 0, _HALF_BYTE).astype(np.uint8)
+        half = numbers.shape[1] // 2
+        rows: Rows = numbers[:, :half] | numbers[:, half:] << 4
+        return rows
+
+    def decode(self, rows: Rows) -> Vectors:
+        """Shapes: (T, K / 2) -> (T, K)."""
+        lowest, steps = self.parameters
+        numbers = np.concatenate([rows & _HALF_BYTE, rows >> 4], axis=1)
+        vectors: Vectors = numbers * steps + lowest
+        return vectors
+
+    def products(self, query: Tensor, room: int) -> Products:
+        """Compare as integers."""
+        packed = torch.empty(room, query.shape[1] // 2, dtype=torch.uint8)
+        return IntegerProducts(query, self.parameters, room, torch.uint8, _Unpacked(packed))
+
+
+def _check(vectors: Vectors, largest: float = float(np.finfo(np.float32).max)) -> None:
+    if vectors.size and not np.abs(vectors).max() <= largest:
+        raise ValueError("a token's vector holds a number that is not finite, or too large for the codec")
+
+
+CODECS: Mapping[CodecName, Callable[[Vectors], TokenCodec]] = {
+    "int8": Int8Codec.fit,
+    "int4": Int4Codec.fit,
+    "fp16": lambda sample: HalfCodec(sample.shape[1]),
+}
+
+
+def fit(name: CodecName, sample: Vectors) -> TokenCodec:
+    """Fit a codec to a sample of vectors. Shapes: (N, K). Raises: ValueError if K does not fit."""
+    return CODECS[name](sample)
+
+
+def restored(name: CodecName, parameters: Vectors, width: int) -> TokenCodec:
+    """Make a codec of the parameters that it had when the rows were written. Shapes: (0 or 2, K)."""
+    if name == "fp16":
+        return HalfCodec(width)
+    return Int8Codec(parameters) if name == "int8" else Int4Codec(parameters)
+
+
+def row_values(name: CodecName, width: int) -> int:
+    """Count the numbers of a row, of the type `row_type`."""
+    return width // 2 if name == "int4" else width
+
+
+def row_type(name: CodecName) -> str:
+    """The type of a row's numbers, as numpy writes it."""
+    return {"int8": "i1", "int4": "u1", "fp16": "<f2"}[name]
+
+
+class FloatProducts:
+    """Rows of any floating type, compared in fp32 on the query's device. Shapes: query (Q, K)."""
+
+    def __init__(self, query: Tensor, room: int) -> None:
+        self._query, self._room = query.float(), room
+        self._joined: Tensor | None = None
+
+    def compare(self, rows: Sequence[Tensor]) -> NDArray[Any]:
+        """Shapes: n times (T, K) -> (Q, T)."""
+        count = sum(map(len, rows))
+        if self._joined is None or count > len(self._joined):
+            self._joined = self._query.new_empty(max(count, self._room), self._query.shape[1])
+        filled = 0
+        for each in rows:
+            self._joined[filled : filled + len(each)].copy_(each)
+            filled += len(each)
+        compared: NDArray[Any] = (self._query @ self._joined[:filled].T).cpu().numpy()  # (Q, T)
+        return compared
+
+    def similarities(self, compared: NDArray[Any]) -> Vectors:
+        """They are the similarities."""
+        return compared
+
+
+# Joins rows in the beginning of a buffer. Shapes: n times (T, …), (room, K) -> (T, K).
+Join = Callable[[Sequence[Tensor], Tensor], Tensor]
+
+
+def _join(rows: Sequence[Tensor], into: Tensor) -> Tensor:
+    count = sum(map(len, rows))
+    return torch.cat(list(rows), out=into[:count])
+
+
+class _Unpacked:
+    """Joins rows of half bytes, by way of a buffer for their bytes. Shapes: (room, K / 2)."""
+
+    def __init__(self, packed: Tensor) -> None:
+        self._packed = packed
+
+    def __call__(self, rows: Sequence[Tensor], into: Tensor) -> Tensor:
+        """Shapes: n times (T, K / 2), (room, K) -> (T, K)."""
+        packed = _join(rows, self._packed)
+        joined, half = into[: len(packed)], packed.shape[1]
+        torch.bitwise_and(packed, _HALF_BYTE, out=joined[:, :half])
+        torch.bitwise_right_shift(packed, 4, out=joined[:, half:])
+        return joined
+
+
+class IntegerProducts:
+    """Integer products of a query, rounded to 8 bits with the codec's steps folded in.
+
+    Shapes: query (Q, K), affine (2, K): the value of the number 0, and the steps.
+    """
+
+    def __init__(self, query: Tensor, affine: Vectors, room: int, dtype: torch.dtype, join: Join) -> None:
+        zero, steps = affine
+        values: Vectors = query.float().cpu().numpy()
+        folded = values * steps  # (Q, K)
+        largest = np.abs(folded).max(axis=1, keepdims=True)  # (Q, 1)
+        # A NaN in the query stays in the scale, and so reaches all its similarities.
+        self._scale = largest / 127
+        with np.errstate(invalid="ignore", divide="ignore"):
+            numbers = np.nan_to_num(np.rint(folded / self._scale))
+        self._query = torch.from_numpy(numbers.astype(np.int8))
+        self._constant = (values * zero).sum(axis=1, keepdims=True)  # (Q, 1)
+        self._joined = torch.empty(room, values.shape[1], dtype=dtype)
+        self._join = join
+        self._multiply = _int_products if has_integer_products() else _float_products
+
+    def compare(self, rows: Sequence[Tensor]) -> NDArray[Any]:
+        """Shapes: n times (T, …) -> (Q, T)."""
+        count = sum(map(len, rows))
+        if count > len(self._joined):
+            raise ValueError(f"{count} rows were compared at once; there is room for {len(self._joined)}")
+        joined = self._join(rows, self._joined).view(torch.int8)  # half bytes are at most 15
+        compared: NDArray[Any] = self._multiply(self._query, joined).numpy()
+        return compared
+
+    def similarities(self, compared: NDArray[Any]) -> Vectors:
+        """Shapes: (Q, N) -> (Q, N)."""
+        found: Vectors = compared.astype(np.float32) * self._scale + self._constant
+        return found
+
+
+def _int_products(query: Tensor, rows: Tensor) -> Tensor:
+    """Shapes: (Q, K), (T, K), int8 -> (Q, T), int32."""
+    products: Tensor = torch._int_mm(query, rows.T)
+    return products
+
+
+def _float_products(query: Tensor, rows: Tensor) -> Tensor:
+    """Compute the same in fp32, exactly up to 1,040 dimensions. Shapes: as `_int_products`, -> fp32."""
+    return query.float() @ rows.float().T
+
+
+@cache
+def has_integer_products() -> bool:
+    """Whether torch's integer product is there, quick and exact: it is no public function.
+
+    Without the processor's instructions for it, it is a plain loop and slower than fp32.
+    """
+    able = torch.cpu.get_capabilities()
+    if not hasattr(torch, "_int_mm") or not any(able.get(name) for name in _INTEGER_INSTRUCTIONS):
+        return False
+    # With the largest numbers some instructions overflow.
+    query = torch.tensor([[127], [-127], [1]], dtype=torch.int8).repeat(1, 128)
+    rows = torch.cat([query, torch.arange(-64, 64, dtype=torch.int8)[None]])
+    try:
+        found = _int_products(query, rows)
+    except RuntimeError:
+        return False
+    return torch.equal(found, query.int() @ rows.int().T)
+
+
+_INTEGER_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8", "dot")
