@@ -201,12 +201,7 @@ class EncodingsStore:
 
     def why_not(self, encodings_version: str, chunking: Chunking) -> str:
         """Explain why a ranker of this version cannot read the store. Empty if it can."""
-        if self.manifest["version"] != encodings_version:
-            return "they were encoded by another ranker or with other windows"
-        read = readable_tokens(chunking)
-        if read < min(int(self.manifest["max_document_tokens"]), chunking.window):
-            return f"max_document_tokens is {read:,}, less than one of their windows of {chunking.window:,}"
-        return why_too_short(self.manifest, read)
+        return why_other_encodings(self.manifest, encodings_version, chunking)
 
     def characters(self, place: int) -> int:
         """Return the length of a document's text. Raises: KeyError if no document has the place."""
@@ -223,9 +218,8 @@ class EncodingsStore:
         first, end = map(int, part.ends[number - 1 : number + 1] if number else (0, part.ends.at(number)))
         characters, *cut, tokens = part.texts.at(number).tolist()
         if within is not None and tokens > within.max_document_tokens:
-            whole = (within.max_document_tokens - within.window) // within.stride + 1
-            end = min(end, first + whole)
-            read = (end - first - 1) * within.stride + within.window
+            windows, read = windows_within(within, end - first)
+            end = first + windows
             cut = [characters - int(part.spans.at(end - 1)[1]), cut[1] + tokens - read]
         chunks = slice(first, end)
         vectors = torch.from_numpy(part.vectors[chunks])
@@ -238,11 +232,39 @@ class EncodingsStore:
         return self._parts[at], place - self._firsts[at]
 
 
+def why_other_encodings(manifest: Mapping[str, Any], encodings_version: str, chunking: Chunking) -> str:
+    """Explain why a ranker of this version cannot read a store of encodings. Empty if it can."""
+    if manifest["version"] != encodings_version:
+        return "they were encoded by another ranker or with other windows"
+    read = readable_tokens(chunking)
+    if read < min(int(manifest["max_document_tokens"]), chunking.window):
+        return f"max_document_tokens is {read:,}, less than one of their windows of {chunking.window:,}"
+    return why_too_short(manifest, read)
+
+
+def windows_within(chunking: Chunking, windows: int) -> tuple[int, int]:
+    """Count the windows of a longer document that end within a ranker's limit, and their tokens.
+
+    `windows` is the number that the document has.
+    """
+    whole = (chunking.max_document_tokens - chunking.window) // chunking.stride + 1
+    kept = min(windows, whole)
+    return kept, (kept - 1) * chunking.stride + chunking.window
+
+
+class LimitedStore(Protocol):
+    """A store of encodings that can be read in part."""
+
+    def read(self, place: int, within: Chunking | None = None) -> EncodedDocument:
+        """Return a document's encoded chunks; of a long one, those that end `within` a ranker's limit."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TruncatedEncodings:
     """A store for a ranker that may read less of a document than was encoded."""
 
-    store: EncodingsStore
+    store: LimitedStore
     chunking: Chunking
 
     def read(self, place: int) -> EncodedDocument:

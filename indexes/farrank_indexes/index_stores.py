@@ -2,16 +2,17 @@
 
 from pathlib import Path
 
-from farrank_indexes import encodings_store, token_store
+from farrank_indexes import encodings_store, token_store, token_vector_store
 from farrank_indexes.encodings_store import EncodingsStore, TruncatedEncodings
 from farrank_indexes.index_manifest import IndexManifest
 from farrank_indexes.parts import first_free
 from farrank_indexes.token_store import TokenStore
+from farrank_indexes.token_vector_store import TokenVectorStore
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.reader import Reader
 from farrank_settings.errors import ConfigError
 
-STORE_FOLDERS = (token_store.FOLDER, encodings_store.FOLDER)
+STORE_FOLDERS = (token_store.FOLDER, encodings_store.FOLDER, token_vector_store.FOLDER)
 
 
 class IndexStores:
@@ -25,13 +26,15 @@ class IndexStores:
     def __init__(self, index: Path, manifest: IndexManifest, *, verify: bool = True) -> None:
         self._index, self._manifest = index, manifest
         self._tokens: dict[str, TokenStore] = {}
-        self._encodings: dict[str, EncodingsStore] = {}
+        self._encodings: dict[str, EncodingsStore | TokenVectorStore] = {}
         for key in manifest.stores:
             kind = key.partition("/")[0]
             if kind == token_store.FOLDER:
                 self._tokens[key] = TokenStore(index / key, manifest.id, verify=verify)
             elif kind == encodings_store.FOLDER:
                 self._encodings[key] = EncodingsStore(index / key, manifest.id, verify=verify)
+            elif kind == token_vector_store.FOLDER:
+                self._encodings[key] = TokenVectorStore(index / key, manifest.id, verify=verify)
             else:
                 raise ConfigError(f"{index / key}: this version of Farrank has no such store")
         for key, store in (self._tokens | self._encodings).items():

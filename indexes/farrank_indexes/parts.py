@@ -3,8 +3,11 @@
 Every file is written once. Adding documents writes one more part and a new manifest.
 """
 
+import ctypes
+import errno
 import hashlib
 import json
+import mmap
 import os
 import shutil
 import weakref
@@ -99,8 +102,7 @@ class PartWriter:
 class FlatFile:
     """The values of a file, read on request, in rows of `width`. Any thread may read.
 
-    The file is not memory-mapped: if a mapped file is truncated, reading it kills the process with all its
-    calls.
+    The file is not memory-mapped (see `MappedFile`): small reads are as fast this way.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], width: int | None = None) -> None:
@@ -123,16 +125,73 @@ class FlatFile:
         while done < len(raw):
             read = os.preadv(self._descriptor, [raw[done:]], at + done)
             if not read:
-                raise Unavailable(
-                    f"{self._path.name} of the index was truncated while it was read; reload the indexes",
-                    reason=Reason.FIRST_STAGE_DOWN,
-                )
+                raise _truncated(self._path)
             done += read
         return values if self._width is None else values.reshape(-1, self._width)
 
     def at(self, row: int) -> Any:
         """Read one row. Raises: as reading several rows."""
         return self[row : row + 1][0]
+
+
+_POPULATE_READ = 22  # MADV_POPULATE_READ, since Linux 5.14
+
+
+class MappedFile:
+    """The values of a file in memory that the kernel fills and empties, in rows of `width`.
+
+    Any thread may read. The rows look writable, because torch warns of others; nobody may write to them.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], width: int) -> None:
+        self._path = path
+        with path.open("rb") as file:
+            self._size = os.fstat(file.fileno()).st_size
+            self._descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
+        self._row_bytes = dtype.itemsize * width
+        if not self._size:  # an empty file cannot be mapped
+            self._values: NDArray[Any] = np.empty((0, width), dtype)
+            return
+        mapped = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
+        self._address = np.frombuffer(mapped, np.uint8).ctypes.data
+        buffer: Any = (ctypes.c_byte * self._size).from_address(self._address)
+        buffer.mapped = mapped  # the rows of a closed index may still be in use
+        self._values = np.frombuffer(buffer, dtype).reshape(-1, width)
+        self._advise = getattr(ctypes.CDLL(None, use_errno=True), "madvise", None)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Wait until rows are in memory, and return them without a copy.
+
+        If a mapped file is truncated, using its rows kills the process. So the kernel is asked here, which
+        answers with an error instead; only a file that is truncated within the call afterwards is as bad.
+        Raises: Unavailable if the file was truncated since it was opened.
+        """
+        start, stop, _ = rows.indices(len(self._values))
+        if start < stop:
+            begin = start * self._row_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+            self._await(begin, stop * self._row_bytes - begin)
+        return self._values[start:stop]
+
+    def _await(self, begin: int, count: int) -> None:
+        if self._advise is not None:
+            span = (ctypes.c_void_p(self._address + begin), ctypes.c_size_t(count))
+            if self._advise(*span, _POPULATE_READ) == 0:
+                return
+        # Older kernels do not know the advice.
+        faulty = self._advise is not None and ctypes.get_errno() == errno.EFAULT
+        if faulty or os.fstat(self._descriptor).st_size < self._size:
+            raise _truncated(self._path)
+
+
+def _truncated(path: Path) -> Unavailable:
+    return Unavailable(
+        f"{path.name} of the index was truncated while it was read; reload the indexes",
+        reason=Reason.FIRST_STAGE_DOWN,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +205,18 @@ class OpenPart:
 
     def array(self, name: str, dtype: str, length: int | None = None, width: int | None = None) -> FlatFile:
         """Open a file of rows of `width` values. Raises: ConfigError if it does not have `length` values."""
-        path = self.folder / name
-        of = np.dtype(dtype)
+        return FlatFile(*self._checked(name, dtype, length), width)
+
+    def mapped(self, name: str, dtype: str, length: int, width: int) -> MappedFile:
+        """Map a file of rows of `width` values. Raises: as `array`."""
+        return MappedFile(*self._checked(name, dtype, length), width)
+
+    def _checked(self, name: str, dtype: str, length: int | None) -> tuple[Path, np.dtype[Any]]:
+        path, of = self.folder / name, np.dtype(dtype)
         size = path.stat().st_size
         if size % of.itemsize or length not in (None, size // of.itemsize):
             raise damaged(path, f"it has {size} bytes")
-        return FlatFile(path, of, width)
+        return path, of
 
 
 def read_store_manifest(folder: Path, name: str, known_format: int, index_id: str) -> dict[str, Any]:

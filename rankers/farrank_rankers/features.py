@@ -1,13 +1,27 @@
 """Features, an encoder's output: their layout in a batch, and batches of documents."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from farrank_rankers.tokens import Role
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windows:
+    """Where the token vectors of a document's chunks end, one chunk after the other. Shapes: ends (C,).
+
+    `codec` is that of the vectors, a `farrank_runtimes.token_codecs.TokenCodec`; None if they are numbers.
+    """
+
+    ends: NDArray[np.int64]
+    codec: Any = None
 
 
 class Features(NamedTuple):
@@ -15,10 +29,25 @@ class Features(NamedTuple):
 
     Shapes, after one or more leading dimensions (P inputs; D documents of C chunks): vectors (…, F) or
     (…, S, F…), roles (…, S) of `Role` values. Vectors of role PADDING are never read.
+
+    With `windows`, they are one document's token vectors that count, without padding: vectors (T, …).
     """
 
     vectors: Tensor
     roles: Tensor | None = None
+    windows: Windows | None = None
+
+    @property
+    def chunks(self) -> int:
+        """The number of a document's chunks."""
+        return len(self.vectors) if self.windows is None else len(self.windows.ends)
+
+    def first(self, chunks: int) -> "Features":
+        """Keep only a document's first chunks."""
+        if self.windows is not None:
+            ends = self.windows.ends[:chunks]
+            return Features(self.vectors[: int(ends[-1])], None, Windows(ends, self.windows.codec))
+        return Features(self.vectors[:chunks], None if self.roles is None else self.roles[:chunks])
 
     @property
     def token_roles(self) -> Tensor:
@@ -43,12 +72,14 @@ class Features(NamedTuple):
 
     def to(self, device: torch.device | str) -> "Features":
         """Move all tensors to a device."""
-        return Features(self.vectors.to(device), None if self.roles is None else self.roles.to(device))
+        roles = None if self.roles is None else self.roles.to(device)
+        return Features(self.vectors.to(device), roles, self.windows)
 
     @property
     def nbytes(self) -> int:
         """The size of the tensors in bytes."""
-        return self.vectors.nbytes + (0 if self.roles is None else self.roles.nbytes)
+        ends = 0 if self.windows is None else self.windows.ends.nbytes
+        return self.vectors.nbytes + (0 if self.roles is None else self.roles.nbytes) + ends
 
 
 def ends(roles: Tensor) -> list[int]:

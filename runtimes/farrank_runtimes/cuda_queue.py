@@ -63,7 +63,7 @@ def handed_over(features: Features, device: torch.device) -> Features:
     """
     if device.type == "cuda":
         reader = torch.cuda.current_stream(device)
-        for tensor in features:
+        for tensor in (features.vectors, features.roles):
             if tensor is not None:
                 tensor.record_stream(reader)
     return features

@@ -13,6 +13,7 @@ from farrank_rankers.tokens import EncoderInput, Role
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import free_memory
 from farrank_runtimes.document_groups import Aggregate, GroupLimit, score_in_groups
+from farrank_runtimes.maxsim import WindowAggregation, score_by_maxsim
 from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoding, OutOfMemory, closed
 from farrank_runtimes.similarity import score_similarities
 
@@ -24,7 +25,8 @@ Encode = Callable[[Sequence[EncoderInput]], Encoding]
 class LoadedRuntime:
     """A `Runtime` made of its two parts, which have all weights. `_longest_input` is in tokens.
 
-    `_similarity` is set for bi-encoders whose vectors are compared without the aggregator.
+    `_similarity` is set for bi-encoders whose vectors are compared without the aggregator, `_maxsim` for
+    rankers whose token vectors are.
     """
 
     _encode: Encode
@@ -33,6 +35,7 @@ class LoadedRuntime:
     _longest_input: int
     _limit: GroupLimit
     _similarity: Aggregation | None = None
+    _maxsim: WindowAggregation | None = None
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
         """Begin the heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost."""
@@ -44,6 +47,8 @@ class LoadedRuntime:
         self, documents: Sequence[Features], queries: Sequence[Features] | None = None
     ) -> DocumentScores:
         """Run the light part. Raises: OutOfMemory if a document alone does not fit; DeviceLost."""
+        if self._maxsim is not None and queries is not None:
+            return score_by_maxsim(documents, queries, self._maxsim)
         if self._similarity is not None and queries is not None:
             return score_similarities(documents, queries, self._similarity)
         device = torch.device(self._capabilities.device)

@@ -9,16 +9,17 @@ product. Tiles end where windows end, so that a document of any length needs the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from farrank_rankers.features import Features
+from farrank_rankers.tokens import Role
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.runtime import DocumentScores
-from farrank_runtimes.token_codecs import FloatProducts, TokenCodec, Vectors
+from farrank_runtimes.token_codecs import CodedVectors, FloatProducts, Vectors
 
 WindowAggregation = Literal["union", "max", "first"]
 
@@ -28,20 +29,8 @@ NO_VECTOR = -1e9
 _TILE_ROWS = 16_384
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenVectors:
-    """The vectors of a document's windows, one window after the other; `codec` None: they are fp32.
-
-    Shapes: rows (T, …), ends (C,) counted in rows from the document's start. A window may have no row.
-    """
-
-    rows: Tensor
-    ends: NDArray[np.int64]
-    codec: TokenCodec | None = None
-
-
 def score_token_vectors(
-    documents: Sequence[TokenVectors], queries: Sequence[Tensor], aggregation: WindowAggregation = "union"
+    documents: Sequence[CodedVectors], queries: Sequence[Tensor], aggregation: WindowAggregation = "union"
 ) -> DocumentScores:
     """Score documents and each of their windows. Documents of one query object share their products.
 
@@ -65,7 +54,34 @@ def score_token_vectors(
     return found
 
 
-def window_maxima(documents: Sequence[TokenVectors], query: Tensor) -> Vectors:
+def compared_vectors(features: Features) -> CodedVectors:
+    """Take the vectors of a document that are compared.
+
+    Shapes: features (C, S, K) with roles (C, S), or with windows (T, …).
+    """
+    if features.windows is not None:
+        return CodedVectors(features.vectors, features.windows.ends, features.windows.codec)
+    kept = features.token_roles != Role.PADDING  # (C, S)
+    ends: NDArray[np.int64] = kept.sum(dim=1).cumsum(dim=0).cpu().numpy()  # (C,)
+    return CodedVectors(features.vectors[kept], ends)
+
+
+def query_vectors(features: Features) -> Tensor:
+    """Take a query's vectors. Shapes: (S, K) with roles (S,) -> (Q, K)."""
+    return features.vectors[features.token_roles != Role.PADDING]
+
+
+def score_by_maxsim(
+    documents: Sequence[Features], queries: Sequence[Features], aggregation: WindowAggregation
+) -> DocumentScores:
+    """Score documents that were just encoded, and documents of a store. As `Runtime.score`."""
+    with device_failures():
+        vectors = {id(query): query_vectors(query) for query in queries}
+        rows = [compared_vectors(each) for each in documents]
+    return score_token_vectors(rows, [vectors[id(query)] for query in queries], aggregation)
+
+
+def window_maxima(documents: Sequence[CodedVectors], query: Tensor) -> Vectors:
     """Find each query vector's largest dot product in each window, −∞ in one without rows.
 
     The documents have the same codec. Shapes: query (Q, K) -> (Q, windows of all documents).
@@ -92,7 +108,7 @@ def window_maxima(documents: Sequence[TokenVectors], query: Tensor) -> Vectors:
     return maxima
 
 
-def _rows(documents: Sequence[TokenVectors], bounds: NDArray[np.int64], begin: int, end: int) -> list[Tensor]:
+def _rows(documents: Sequence[CodedVectors], bounds: NDArray[np.int64], begin: int, end: int) -> list[Tensor]:
     """Find the documents' rows from `begin` to `end`, at least one. Shapes: bounds (D + 1,) -> (T, …)."""
     first = int(np.searchsorted(bounds, begin, side="right")) - 1
     last = int(np.searchsorted(bounds, end))

@@ -149,8 +149,9 @@ class Runtime(Protocol):
     ) -> DocumentScores:
         """Run the light part on any number of documents, in groups that fit into memory.
 
-        Features may be on the device or in host memory; a bi-encoder's may be fp16. `queries`, only for
-        rankers of plan dual, has one per document.
+        Features may be on the device or in host memory; a bi-encoder's may be fp16, and those compared by
+        MaxSim may be rows of an index (`Features.windows`). `queries`, only for rankers of plan dual, has one
+        per document.
         Shapes: documents D times (C, F), or (C, S, F…) with roles (C, S), each with its own C and S; queries
         D times (F,), or (S, F…) with roles (S,).
         Raises: OutOfMemory if a document alone does not fit; DeviceLost.

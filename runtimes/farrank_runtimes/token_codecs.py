@@ -188,6 +188,18 @@ def _check(vectors: Vectors, largest: float = float(np.finfo(np.float32).max)) -
         raise ValueError("a token's vector holds a number that is not finite, or too large for the codec")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CodedVectors:
+    """The vectors of a document's windows, one window after the other; `codec` None: they are fp32.
+
+    Shapes: rows (T, …), ends (C,) counted in rows from the document's start. A window may have no row.
+    """
+
+    rows: Tensor
+    ends: NDArray[np.int64]
+    codec: TokenCodec | None = None
+
+
 CODECS: Mapping[CodecName, Callable[[Vectors], TokenCodec]] = {
     "int8": Int8Codec.fit,
     "int4": Int4Codec.fit,

@@ -1,5 +1,7 @@
 """Parts added to a store have the same format as its first part, and its manifest covers all parts."""
 
+import ctypes
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -12,7 +14,7 @@ import pytest
 from farrank_calls.errors import Reason, Unavailable
 from farrank_indexes import token_store
 from farrank_indexes.encodings_store import EncodedText, EncodingsStoreBuilder
-from farrank_indexes.parts import FlatFile, PartWriter
+from farrank_indexes.parts import FlatFile, MappedFile, PartWriter
 from farrank_indexes.token_store import TokenStore, TokenStoreBuilder
 from farrank_rankers.files.open import open_reader
 from farrank_settings.errors import ConfigError
@@ -113,3 +115,54 @@ def test_a_file_that_is_cut_short_while_it_is_read_costs_the_call_and_not_the_pr
     # Replacing the folder does not matter: an opened store stays unchanged.
     path.rename(tmp_path / "gone")
     assert rows.at(1).tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize("kernel", ["this", "before Linux 5.14", "another system"])
+def test_a_mapped_file_that_is_cut_short_costs_the_call_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    class OldLibrary:
+        @staticmethod
+        def madvise(address: object, length: object, advice: object) -> int:
+            ctypes.set_errno(errno.EINVAL)
+            return -1
+
+    if kernel != "this":
+        old = OldLibrary() if kernel == "before Linux 5.14" else object()
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: old)
+    path = tmp_path / "values.i1"
+    (np.arange(30_000) % 100).astype("i1").tofile(path)
+    rows = MappedFile(path, np.dtype("i1"), 3)
+    assert len(rows) == 10_000
+    assert rows[1:3].tolist() == [[3, 4, 5], [6, 7, 8]]
+    assert rows[9_999:].tolist() == [[97, 98, 99]]
+    assert rows[5:5].shape == (0, 3)
+    os.truncate(path, 5000)
+    with pytest.raises(Unavailable, match=r"values\.i1 of the index was truncated while it was read") as cut:
+        rows[9_000:]
+    assert cut.value.reason is Reason.FIRST_STAGE_DOWN
+    path.unlink()
+    if kernel == "this":
+        assert rows[0:1].tolist() == [[0, 1, 2]]
+
+
+def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "values.i1"
+    path.touch()
+    rows = MappedFile(path, np.dtype("i1"), 3)
+    assert len(rows) == 0
+    assert rows[0:4].shape == (0, 3)
+
+
+def test_a_mapped_file_is_no_memory_of_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "values.i1"
+    np.ones(2**26, "i1").tofile(path)
+
+    def anonymous_kib() -> int:
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        return int(status["RssAnon"].split()[0])
+
+    before = anonymous_kib()
+    rows = MappedFile(path, np.dtype("i1"), 128)
+    assert int(rows[:].sum(dtype=np.int64)) == 2**26
+    assert anonymous_kib() - before < 4096

@@ -1,11 +1,12 @@
 """Rows of features can be separated and joined again without losing a value."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_rankers.features import Features, batched, stacked
+from farrank_rankers.features import Features, Windows, batched, stacked
 from farrank_rankers.tokens import Role
 
 LENGTHS = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=4)
@@ -68,3 +69,19 @@ def test_bytes_count_both_tensors() -> None:
 def test_tokens_and_whole_vectors_do_not_mix() -> None:
     with pytest.raises(ValueError, match="features have no roles"):
         stacked([tokens(2), Features(torch.zeros(3))])
+
+
+def test_the_first_chunks_of_padded_and_of_joined_windows() -> None:
+    padded = Features(torch.arange(24.0).view(3, 4, 2), torch.ones(3, 4, dtype=torch.int64))
+    assert padded.chunks == 3
+    some = padded.first(2)
+    assert (some.chunks, some.vectors.tolist()) == (2, padded.vectors[:2].tolist())
+    assert some.token_roles.shape == (2, 4)
+    joined = Features(torch.arange(14.0).view(7, 2), windows=Windows(np.array([2, 2, 7]), "codec"))
+    assert joined.chunks == 3
+    some = joined.first(2)
+    assert some.windows is not None
+    assert (some.chunks, some.windows.ends.tolist(), some.windows.codec) == (2, [2, 2], "codec")
+    assert some.vectors.tolist() == [[0.0, 1.0], [2.0, 3.0]]
+    assert joined.to("cpu").windows is joined.windows
+    assert joined.nbytes == 7 * 2 * 4 + 3 * 8

@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from farrank_rankers.features import Features, Windows
+from farrank_rankers.tokens import Role
 from farrank_runtimes import maxsim
 from farrank_runtimes.maxsim import (
     NO_VECTOR,
-    TokenVectors,
     WindowAggregation,
+    score_by_maxsim,
     score_token_vectors,
     window_maxima,
 )
-from farrank_runtimes.token_codecs import CodecName, Vectors, fit
+from farrank_runtimes.token_codecs import CodecName, CodedVectors, Vectors, fit
 
 WIDTH = 16
 AGGREGATIONS: tuple[WindowAggregation, ...] = get_args(WindowAggregation)
@@ -35,7 +37,7 @@ def units(generator: np.random.Generator, rows: int) -> Vectors:
 
 def made(
     windows: list[list[int]], codec_name: CodecName | None, generator: np.random.Generator
-) -> tuple[list[TokenVectors], list[NDArray[np.float64]]]:
+) -> tuple[list[CodedVectors], list[NDArray[np.float64]]]:
     """Make documents, and the vectors that a score must be of: those that the codec restores."""
     codec = None if codec_name is None else fit(codec_name, units(generator, 500))
     documents, restored = [], []
@@ -43,7 +45,7 @@ def made(
         vectors = units(generator, sum(counts))
         rows = vectors if codec is None else codec.encode(vectors)
         ends = np.cumsum(counts, dtype=np.int64)
-        documents.append(TokenVectors(torch.from_numpy(rows), ends, codec))
+        documents.append(CodedVectors(torch.from_numpy(rows), ends, codec))
         restored.append((vectors if codec is None else codec.decode(rows)).astype(np.float64))
     return documents, restored
 
@@ -152,3 +154,23 @@ def test_sentence_transformers_has_the_same_scores() -> None:
     expected = similarity.maxsim([query], [document.rows for document in documents])
     found = score_token_vectors(documents, [query] * 3)
     assert found.scores == pytest.approx(expected[0].tolist(), abs=1e-5)
+
+
+def test_encoded_documents_and_those_of_a_store_are_scored_in_one_call() -> None:
+    generator = np.random.default_rng(7)
+    vectors, roles = torch.from_numpy(units(generator, 24).reshape(4, 6, WIDTH)), torch.zeros(4, 6).long()
+    roles[:, :4], roles[1, 3], roles[3] = Role.DOCUMENT, Role.PADDING, Role.PADDING
+    vectors[roles == Role.PADDING] = torch.nan
+    codec = fit("int8", units(generator, 500))
+    ends = np.array([4, 7, 11, 11])
+    rows = codec.encode(vectors[roles != Role.PADDING].numpy())
+    stored = Features(torch.from_numpy(rows), windows=Windows(ends, codec))
+    query = Features(torch.from_numpy(units(generator, 3)), torch.tensor([1, 2, 0]))
+    found = score_by_maxsim([Features(vectors, roles), stored], [query, query], "union")
+    expected = formula(
+        query.vectors[:2].double().numpy(), vectors[roles != Role.PADDING].double().numpy(), ends, "union"
+    )
+    for score, of_windows in zip(found.scores, found.chunk_scores, strict=True):
+        assert score == pytest.approx(expected[0], abs=0.04)
+        assert of_windows == pytest.approx(expected[1], abs=0.04)
+    assert found.scores[0] == pytest.approx(expected[0], abs=1e-5)

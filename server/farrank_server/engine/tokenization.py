@@ -16,7 +16,6 @@ from farrank_calls.fairness.reader_threads import TICK_S, ReaderHung, ReaderThre
 from farrank_indexes.stored_documents import Cut, EncodedDocument, StoredTokens
 from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.errors import ReadingStopped, SpecError
-from farrank_rankers.features import Features
 from farrank_rankers.reader import ChunkFramer, Reader
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
@@ -328,7 +327,7 @@ def _stored(call: ActiveCall, source: Source, index: int) -> EncodedDocument:
     assert source.tokens is not None, "what the call's limit cuts is known of tokens"
     cut = source.tokens.read(place, call.ranker.spec.readable_tokens(limit))
     spans = whole.spans[:limit]
-    return EncodedDocument(Features(whole.features.vectors[:limit]), spans, _cut(cut, 0))
+    return EncodedDocument(whole.features.first(len(spans)), spans, _cut(cut, 0))
 
 
 def _asked(ranker: LoadedRanker, call: RerankCall) -> Steps[tuple[Reader, TokenizedText]]:

@@ -380,7 +380,7 @@ def _features(document: PendingDocument) -> Features:
     DeviceLost.
     """
     chunks = [chunk for chunk in document.features if chunk is not None]
-    arrived = len(chunks if document.whole is None else document.whole.vectors)
+    arrived = len(chunks) if document.whole is None else document.whole.chunks
     if arrived != len(document.spans):
         raise ChunksMissing(f"documents[{document.index}]: {arrived} of {len(document.spans)} chunks arrived")
     return gathered(chunks) if document.whole is None else document.whole
