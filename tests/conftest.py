@@ -117,6 +117,12 @@ TINY_TRANSFORMER = TransformerShape(layers=2, heads=4, width=24, intermediate=48
 TINY_OPTIONS: dict[str, dict[str, Any]] = {
     # These tokens are in every vocabulary here.
     "yes-no": {"yes": "a", "no": "s"},
+    "maxsim": {
+        "expand_to": 12,
+        "expansion_token": 1,
+        "skipped": (20, 25),
+        "head": ({"kind": "dense", "width": 8, "bias": False},),
+    },
     "parade-transf-pretr": {"transformer": TINY_TRANSFORMER},
     # With the query it takes longest to trace. The other families test more layers.
     "parade-transf-pretr-q": {"transformer": replace(TINY_TRANSFORMER, layers=1)},

@@ -102,7 +102,7 @@ _USUAL: Mapping[ReadAs, Chunking] = {
 }
 _WHOLE_WINDOW: Mapping[ReadAs, int] = {"pair": 477, "dual": 200, "prompt": 512}
 # The only window of a ranker that reads documents at once, if the backbone does not bound it.
-_LONGEST_WINDOW = 4096
+LONGEST_WINDOW = 4096
 
 # The papers' pairs have 32 query tokens.
 MAX_QUERY_TOKENS: Mapping[ReadAs, int] = {"pair": 32, "dual": 128, "prompt": 512}
@@ -131,7 +131,7 @@ def default_chunking(
         window = _WHOLE_WINDOW[read_as]
         usual = Chunking(kind, window, window, usual.max_document_tokens)
     if whole:
-        return adjusted(usual, window=_LONGEST_WINDOW if room is None else max(1, room))
+        return adjusted(usual, window=LONGEST_WINDOW if room is None else max(1, room))
     return usual if room is None or room >= usual.window else adjusted(usual, window=max(1, room))
 
 

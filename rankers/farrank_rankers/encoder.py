@@ -124,7 +124,8 @@ class Encoder(nn.Module):
         With `hidden_states`, the output also has those of the embeddings and of every layer.
         """
         real = roles != Role.PADDING  # (P, L)
-        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": real.to(input_ids.dtype)}
+        seen = real & (roles != Role.EXPANSION)  # (P, L)
+        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": seen.to(input_ids.dtype)}
         if hidden_states:
             inputs["output_hidden_states"] = True
         if self.takes_token_types:

@@ -63,6 +63,8 @@ Plan = Literal["pair", "dual"]
 ReadAs = Literal["pair", "dual", "prompt"]
 ChunkingKind = Literal["first", "disjoint", "sliding"]
 Aggregation = Literal["first", "mean", "max", "sum"]
+# Of windows whose tokens are compared: the best tokens of all windows, the best window, or the first.
+WindowAggregation = Literal["union", "max", "first"]
 Pooling = Literal["mean", "cls"]
 # Of bi-encoders.
 TextPooling = Literal["mean", "cls", "last"]
@@ -356,6 +358,55 @@ class BiEncoderOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
+class MaxSimOptions(Options):
+    """How texts become token vectors, and how MaxSim compares them.
+
+    `query_marker` and `document_marker` are the ids of a token at the beginning of every input, after its
+    first special token; None means none. `query_prefix` and `document_prefix` are texts behind it. A query's
+    input of fewer than `expand_to` tokens is filled up with `expansion_token`; the other tokens attend to
+    these only if `expansion_attended`. `skipped` are ids whose vectors are not compared in documents. `head`
+    are dense layers on each token's vector, which is then normalised to length 1 if `normalize`.
+    `aggregation` says how the windows of a long document count: each query token's best token of all of them
+    (union), the best window (max), or the first. With `mean` a score is divided by the number of the query's
+    vectors.
+    Raises: SpecError naming the field and its problem.
+    Source: Khattab & Zaharia, "ColBERT", SIGIR 2020.
+    """
+
+    query_marker: int | None = None
+    document_marker: int | None = None
+    query_prefix: str = ""
+    document_prefix: str = ""
+    expand_to: int = 0
+    expansion_token: int | None = None
+    expansion_attended: bool = False
+    skipped: tuple[int, ...] = ()
+    head: tuple[HeadLayer, ...] = ()
+    normalize: bool = True
+    aggregation: WindowAggregation = "union"
+    mean: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the tokens and the expansion, too."""
+        Options.__post_init__(self)
+        for name in ("skipped", "head"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("query_marker", "document_marker", "expansion_token"):
+            if (token := getattr(self, name)) is not None:
+                check_count(name, token, at_least=0)
+        for token in self.skipped:
+            check_count("skipped", token, at_least=0)
+        check_count("expand_to", self.expand_to, at_least=0, at_most=LARGEST_SIZE)
+        if self.expand_to and self.expansion_token is None:
+            raise SpecError(f"expansion_token is none; it must be a token: expand_to is {self.expand_to}")
+
+    def tokens(self) -> tuple[int, ...]:
+        """List the ids of tokens that the options name."""
+        named = (self.query_marker, self.document_marker, self.expansion_token)
+        return (*self.skipped, *(token for token in named if token is not None))
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One family's row: how its texts are read, and where its classes are. Its name is written nowhere else.
 
@@ -449,6 +500,14 @@ FAMILIES: Mapping[str, Family] = {
         ".yes_no:AnswerEncoder",
         ".cross_encoder:LogitAggregator",
         prompted=True,
+    ),
+    "maxsim": Family(
+        "dual",
+        "disjoint",
+        MaxSimOptions,
+        ".maxsim:TokenVectorEncoder",
+        ".maxsim:MaxSim",
+        compares_tokens=True,
     ),
     "biencoder": Family(
         "dual", "sliding", BiEncoderOptions, ".biencoder:TextEncoder", ".biencoder:SimilarityAggregator"

@@ -48,10 +48,10 @@ LISTWISE = NotServed(
     _ANOTHER,
 )
 IMAGES = NotServed("a model of images and text, like Qwen3-VL-Reranker", "only text is read", _ANOTHER)
-MULTI_VECTOR = NotServed(
-    "a multi-vector model, like ColBERTv2",
-    "it compares texts token by token, as no family here does",
-    _ANOTHER,
+TOKEN_POOLING = NotServed(
+    "a multi-vector model with token pooling",
+    "vectors of tokens are not merged here",
+    "remove that module from modules.json",
 )
 ENCODER_DECODER = NotServed(
     "an encoder-decoder, like monoT5",
@@ -93,6 +93,6 @@ UNTRAINED = NotServed(
 )
 
 KINDS = (
-    *(ADAPTER, ADAPTERS, BASELESS, LISTWISE, IMAGES, MULTI_VECTOR, ENCODER_DECODER, SPARSE),
+    *(ADAPTER, ADAPTERS, BASELESS, LISTWISE, IMAGES, TOKEN_POOLING, ENCODER_DECODER, SPARSE),
     *(GGUF, OWN_CODE, UNKNOWN, GRAPHS_ALONE, PICKLED, UNTRAINED),
 )

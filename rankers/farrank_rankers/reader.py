@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from farrank_rankers.backbone_facts import BackboneFacts
 from farrank_rankers.chunking import chunk_bounds
@@ -15,6 +16,7 @@ from farrank_rankers.family import (
     BiEncoderOptions,
     CrossEncoderOptions,
     Family,
+    MaxSimOptions,
     Options,
     family_named,
 )
@@ -43,12 +45,13 @@ class PositionBudget:
         if (prompt := _prompt_of(options, self.tokenizer)) is not None:
             most = self.backbone.max_positions
             return None if most is None else most - prompt.special_tokens - taken
-        asked, read = _prefixes(options)
+        asked, read = _prefixes(options, self.tokenizer)
         return self._left(family, asked if family.plan == "pair" else read, taken)
 
     def left_for_query(self, family: Family, options: Options) -> int | None:
         """Count the query tokens that fit into a separate input; None if there is no limit."""
-        return self._left(family, _prefixes(options)[0], self.for_instructions(options))
+        asked, _ = _prefixes(options, self.tokenizer)
+        return self._left(family, asked, self.for_instructions(options))
 
     def for_instructions(self, options: Options) -> int:
         """Count the tokens that a call's instruction may have beyond the ranker's own."""
@@ -58,41 +61,55 @@ class PositionBudget:
         most = INSTRUCTION_TOKENS if positions is None else min(INSTRUCTION_TOKENS, positions // 8)
         return max(0, most - len(self.tokenizer.ids(own)))
 
-    def _left(self, family: Family, prefix: str, taken: int) -> int | None:
+    def framing(self, family: Family, options: Options) -> tuple[int, int]:
+        """Count the tokens around a query and around a chunk that are encoded separately."""
+        special = _frame_of(family, self.tokenizer, self.backbone).special_tokens
+        asked, read = _prefixes(options, self.tokenizer)
+        return special + len(asked.ids), special + len(read.ids)
+
+    def _left(self, family: Family, prefix: "_Prefix", taken: int) -> int | None:
         if self.backbone.max_positions is None:
             return None
         taken += _frame_of(family, self.tokenizer, self.backbone).special_tokens
-        taken += len(_Prefix.of(prefix, self.tokenizer).ids)
+        taken += len(prefix.ids)
         return self.backbone.max_positions - taken
 
 
-def _prefixes(options: Options) -> tuple[str, str]:
+def _prefixes(options: Options, tokenizer: TextTokenizer) -> tuple["_Prefix", "_Prefix"]:
     """Give the prefixes of a query and of a chunk."""
+    asked = read = ""
+    markers: tuple[int | None, int | None] = None, None
     if isinstance(options, CrossEncoderOptions):
-        return options.query_prefix, ""
-    if isinstance(options, BiEncoderOptions):
-        return options.query_prefix, options.document_prefix
-    return "", ""
+        asked = options.query_prefix
+    if isinstance(options, BiEncoderOptions | MaxSimOptions):
+        asked, read = options.query_prefix, options.document_prefix
+    if isinstance(options, MaxSimOptions):
+        markers = options.query_marker, options.document_marker
+    return _Prefix.of(asked, tokenizer, markers[0]), _Prefix.of(read, tokenizer, markers[1])
 
 
 class _Prefix(NamedTuple):
     """Tokens (T,) before a text, and the white space after them that belongs to the text's first token.
 
-    `joined` is the whole prefix if its end and a text's beginning may be one token, else empty.
+    `joined` is the text after the `marker` if its end and a text's beginning may be one token, else empty.
+    `marker` has at most one token, which is the first of `ids`.
     """
 
     ids: IntArray
     spaces: str
     joined: str
+    marker: IntArray
 
     @classmethod
-    def of(cls, text: str, tokenizer: TextTokenizer) -> "_Prefix":
+    def of(cls, text: str, tokenizer: TextTokenizer, marker: int | None = None) -> "_Prefix":
         """Tokenize a prefix. Most tokenizers mark the next word's start, with or without white space."""
         bare = text.rstrip()
         ids = tokenizer.ids(bare)
         apart = [*ids.tolist(), *tokenizer.ids("a").tolist()]
         spaces = "" if apart == tokenizer.ids(f"{text}a").tolist() else text[len(bare) :]
-        return cls(ids, spaces, "" if text != bare and tokenizer.splits_at_spaces else text)
+        joined = "" if text != bare and tokenizer.splits_at_spaces else text
+        first = np.array([] if marker is None else [marker], dtype=np.int32)
+        return cls(np.append(first, ids), spaces, joined, first)
 
 
 class Reader:
@@ -113,6 +130,7 @@ class Reader:
             # A causal classifier scores the last token that is not config.json's padding.
             self.pad_id = of_model
         self._framed_as_pairs = family.framed_as_pairs
+        self._is_skipped = _skipped_tokens(spec.options, tokenizer)
         self._has_token_types = backbone.token_types > 1 and tokenizer.files.gives_token_types(
             backbone.architecture, backbone.tokenizer_class
         )
@@ -128,8 +146,8 @@ class Reader:
         self.spec, family = spec, family_named(spec.family)
         self._prompt = _prompt_of(spec.options, self.tokenizer)
         self._frame = self._prompt.frame if self._prompt else _frame_of(family, self.tokenizer, self.backbone)
-        asked, read = (_Prefix.of(each, self.tokenizer) for each in _prefixes(spec.options))
-        self._query_prefix, self._query_spaces, self._query_joined = asked
+        asked, read = _prefixes(spec.options, self.tokenizer)
+        self._query_prefix, self._query_spaces, self._query_joined, self._query_marker = asked
         self._chunk_prefix, self._chunk_spaces = read.ids, read.spaces
         # No text has the spaces behind it as part of its first token.
         self._chunk_prefix_alone = np.append(read.ids, self.tokenizer.ids(read.spaces))
@@ -172,7 +190,7 @@ class Reader:
 
     def _joined_steps(self, text: str, limit: int) -> Generator[int, None, TokenizedText]:
         """Read a query together with its prefix, as the model's library does; keep `limit` tokens of it."""
-        most = len(self._query_prefix) + limit
+        most = len(self._query_prefix) - len(self._query_marker) + limit
         read = yield from self.tokenizer.steps(text, most, count_tokens=True, spaces=self._query_joined)
         own = int((read.ends <= 0).sum())  # tokens of the prefix alone
         kept = slice(own, min(own + limit, most))
@@ -183,7 +201,7 @@ class Reader:
             ends=read.ends[kept],
             characters_cut=cut,
             total_tokens=None if read.total_tokens is None else read.total_tokens - own,
-            before=read.ids[:own],
+            before=np.append(self._query_marker, read.ids[:own]),
         )
 
     def read_document(
@@ -210,6 +228,11 @@ class Reader:
     def framing_tokens(self) -> int:
         """Count the tokens around query and chunk in an input, in a plan of pairs."""
         return len(self._query_prefix) + (self._prompt or self._frame).special_tokens
+
+    @property
+    def tokens_before_window(self) -> int:
+        """Count the tokens before a chunk's own in its input, in a plan of separate inputs."""
+        return self._frame.parts[0].shape[1] + len(self._chunk_prefix)
 
     @property
     def document_spaces(self) -> str:
@@ -251,6 +274,8 @@ class Reader:
         if self.spec.plan != "dual":
             raise ValueError(f"family {self.spec.family} has plan pair: its query is part of every chunk")
         framed = self._alone((self._before(query), Role.SPECIAL), (query.ids, Role.QUERY))
+        if isinstance(self.spec.options, MaxSimOptions):
+            return _expanded(framed, self.spec.options)
         # Query and chunk have the same frame: token types distinguish them, as in a pair.
         return _of_one_type(framed) if self._framed_as_pairs else framed
 
@@ -258,6 +283,16 @@ class Reader:
         """Frame a chunk: with its query if the plan is pair, alone (query None) if it is dual.
 
         Raises: ValueError if a query is missing, or given although the plan is dual.
+        """
+        framed = self.framed(query, chunk)
+        if self._is_skipped is None:
+            return framed
+        return replace(framed, roles=self.compared_roles(framed.roles, framed.input_ids))
+
+    def framed(self, query: TokenizedText | None, chunk: Chunk) -> EncoderInput:
+        """Frame a chunk, whose roles depend only on its length.
+
+        Raises: as `chunk_input`.
         """
         if self.spec.plan == "dual":
             if query is not None:
@@ -275,6 +310,16 @@ class Reader:
         if self.document_spaces and not len(chunk):  # the spaces before an empty document are the template's
             read = (self.tokenizer.ids(self.document_spaces), Role.SPECIAL)
         return self._framed(asked, [read])
+
+    def compared_roles(self, roles: IntArray, input_ids: IntArray) -> IntArray:
+        """Mark the tokens of documents' inputs whose vectors are not compared.
+
+        Shapes: roles (L,), input_ids (…, L) -> (…, L).
+        """
+        if self._is_skipped is None:
+            return np.broadcast_to(roles, input_ids.shape)
+        skipped = self._is_skipped[input_ids] & (roles != int(Role.PADDING))
+        return np.where(skipped, np.int32(Role.SKIPPED), roles)
 
     def _before(self, query: TokenizedText) -> IntArray:
         return self._query_prefix if query.before is None else query.before
@@ -297,9 +342,11 @@ class Reader:
         window = min(self.spec.chunking.window, self.spec.chunking.max_document_tokens)
         query += more + len(self._query_prefix)
         special = (self._prompt or self._frame).special_tokens
-        return special + (
+        longest = special + (
             query + window if self.spec.plan == "pair" else max(query, len(self._chunk_prefix) + window)
         )
+        expanded = self.spec.maxsim.expand_to if self.spec.maxsim else 0
+        return max(longest, expanded)
 
     def _check_fit(self) -> None:
         """Refuse inputs that are too long for the backbone."""
@@ -346,12 +393,13 @@ class ChunkFramer:
             rows[:] = pattern.input_ids
             for ids, chunk in zip(rows, alike, strict=True):
                 ids[start : start + length] = chunk.ids
-                framed.append(EncoderInput(ids, pattern.roles, pattern.token_type_ids))
+            roles = self.reader.compared_roles(pattern.roles, rows)  # (P, L)
+            framed += [EncoderInput(*each, pattern.token_type_ids) for each in zip(rows, roles, strict=True)]
         return framed
 
     def _pattern(self, length: int, chunk: Chunk) -> tuple[EncoderInput, int]:
         if length not in self._alike:
-            pattern = self.reader.chunk_input(self.query, chunk)
+            pattern = self.reader.framed(self.query, chunk)
             self._alike[length] = pattern, int(np.argmax(pattern.roles == int(Role.DOCUMENT)))
         return self._alike[length]
 
@@ -377,6 +425,41 @@ def _frame_of(family: Family, tokenizer: TextTokenizer, backbone: BackboneFacts)
     if family.reads_as != "pair":
         return tokenizer.single
     return tokenizer.pair if family.classifier else tokenizer.pair.with_one_separator()
+
+
+def _skipped_tokens(options: Options, tokenizer: TextTokenizer) -> NDArray[np.bool_] | None:
+    """Make a table of the tokens that are skipped, (V,); None if none is.
+
+    Raises: SpecError if the tokenizer lacks a token that the options name.
+    """
+    if not isinstance(options, MaxSimOptions):
+        return None
+    words = tokenizer.tokenizer.get_vocab_size()
+    for token in options.tokens():
+        if token >= words:
+            raise SpecError(f"options name token {token}; tokenizer.json has {words}")
+    if not options.skipped:
+        return None
+    table = np.zeros(words, dtype=np.bool_)
+    table[list(options.skipped)] = True
+    return table
+
+
+def _expanded(query: EncoderInput, options: MaxSimOptions) -> EncoderInput:
+    """Fill a query's input up with expansion tokens, behind its last special token, of token type 0."""
+    missing = options.expand_to - query.tokens
+    if missing <= 0 or options.expansion_token is None:
+        return query
+    role = Role.SPECIAL if options.expansion_attended else Role.EXPANSION
+
+    def filled(values: IntArray, filler: int) -> IntArray:
+        return np.append(values, np.full(missing, filler, dtype=np.int32))
+
+    return EncoderInput(
+        input_ids=filled(query.input_ids, options.expansion_token),
+        roles=filled(query.roles, role),
+        token_type_ids=filled(query.token_type_ids, 0),
+    )
 
 
 def _of_one_type(item: EncoderInput) -> EncoderInput:

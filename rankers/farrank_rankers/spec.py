@@ -14,9 +14,11 @@ from farrank_rankers.errors import SpecError
 from farrank_rankers.family import (
     Aggregation,
     BiEncoderOptions,
+    MaxSimOptions,
     Options,
     Plan,
     VectorOptions,
+    WindowAggregation,
     check_count,
     family_named,
 )
@@ -101,10 +103,10 @@ class RankerSpec:
         return family_named(self.family).plan
 
     @property
-    def aggregation(self) -> Aggregation | None:
+    def aggregation(self) -> Aggregation | WindowAggregation | None:
         """The aggregation of chunks' scores to a document's; None if a family's chunks have none."""
         of_family = family_named(self.family).aggregation
-        found: Aggregation | None = getattr(self.options, "aggregation", of_family)
+        found: Aggregation | WindowAggregation | None = getattr(self.options, "aggregation", of_family)
         return found
 
     @property
@@ -114,7 +116,7 @@ class RankerSpec:
         The best documents so far then stay above the others when only they are read on, so that scores of
         different depths compare.
         """
-        return self.aggregation == "max"
+        return self.aggregation in ("max", "union")
 
     @property
     def depth_plan(self) -> DepthPlan:
@@ -128,6 +130,11 @@ class RankerSpec:
     def similarity(self) -> Aggregation | None:
         """A bi-encoder's aggregation of chunks' products with the query; None for other families."""
         return self.options.aggregation if isinstance(self.options, BiEncoderOptions) else None
+
+    @property
+    def maxsim(self) -> MaxSimOptions | None:
+        """The options of a family that compares token vectors by MaxSim; None for other families."""
+        return self.options if isinstance(self.options, MaxSimOptions) else None
 
     @property
     def chunk_positions(self) -> int | None:

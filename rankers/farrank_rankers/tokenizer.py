@@ -291,12 +291,17 @@ class TextTokenizer:
 
         Raises: SourceError if none is named.
         """
-        token = self.files.config.get("pad_token")
-        content = token.get("content") if isinstance(token, Mapping) else token
+        content = self.special_name("pad_token")
         for pad_id in (content and self.tokenizer.token_to_id(content), self._file_pad_id, fallback):
             if isinstance(pad_id, int):
                 return pad_id
         raise SourceError("tokenizer_config.json names no pad_token, and no other file gives a padding id")
+
+    def special_name(self, key: str) -> str | None:
+        """Read a special token's name in tokenizer_config.json ("mask_token"); None if it names none."""
+        token = self.files.config.get(key)
+        content = token.get("content") if isinstance(token, Mapping) else token
+        return content if isinstance(content, str) else None
 
     @property
     def splits_at_spaces(self) -> bool:

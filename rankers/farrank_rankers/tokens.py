@@ -18,6 +18,8 @@ class Role(enum.IntEnum):
     SPECIAL = 1  # a special token around texts, or a token of a prefix
     QUERY = 2
     DOCUMENT = 3
+    EXPANSION = 4  # a token behind a query that attends to the others, and that no token attends to
+    SKIPPED = 5  # a token of a document's input that is read, but whose vector is not compared
 
 
 @dataclass(frozen=True, slots=True, eq=False)

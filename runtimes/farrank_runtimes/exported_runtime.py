@@ -39,6 +39,7 @@ class ExportedRuntime(LoadedRuntime):
             files.longest_input,
             GROUP_LIMIT,
             files.similarity,
+            files.maxsim,
         )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from farrank_rankers.exports.export_folder import ExportedRanker
-from farrank_rankers.family import Aggregation
+from farrank_rankers.family import Aggregation, MaxSimOptions
 from farrank_runtimes.runtime import Capabilities, Precision
 
 if TYPE_CHECKING:  # configuration is read without importing torch
@@ -18,7 +18,8 @@ class GraphFiles:
     """The files of an export's two graphs.
 
     `longest_input`, in tokens, and `pad_id` are the reader's. `inputs` names the inputs of the encoder's
-    graph. `similarity` is set for bi-encoders whose vectors are compared without the aggregator's graph.
+    graph. `similarity` or `maxsim` is set for rankers whose vectors are compared without the
+    aggregator's graph.
     """
 
     encoder: Path
@@ -28,6 +29,7 @@ class GraphFiles:
     pad_id: int = 0
     inputs: tuple[str, ...] = ("input_ids", "roles", "token_type_ids")
     similarity: Aggregation | None = None
+    maxsim: MaxSimOptions | None = None
 
     @classmethod
     def of(cls, exported: ExportedRanker, runtime: str) -> "GraphFiles":
@@ -41,6 +43,7 @@ class GraphFiles:
             pad_id=reader.pad_id,
             inputs=export.manifest.graphs["encoder"].inputs,
             similarity=reader.spec.similarity,
+            maxsim=reader.spec.maxsim,
         )
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from farrank_rankers.family import Aggregation
+from farrank_rankers.family import Aggregation, MaxSimOptions
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput, Role
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import free_memory
 from farrank_runtimes.document_groups import Aggregate, GroupLimit, score_in_groups
-from farrank_runtimes.maxsim import WindowAggregation, score_by_maxsim
+from farrank_runtimes.maxsim import score_by_maxsim
 from farrank_runtimes.runtime import Capabilities, DocumentScores, Encoding, OutOfMemory, closed
 from farrank_runtimes.similarity import score_similarities
 
@@ -35,7 +35,7 @@ class LoadedRuntime:
     _longest_input: int
     _limit: GroupLimit
     _similarity: Aggregation | None = None
-    _maxsim: WindowAggregation | None = None
+    _maxsim: MaxSimOptions | None = None
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Encoding:
         """Begin the heavy part. Raises: ValueError if there is no input; OutOfMemory, DeviceLost."""

@@ -9,22 +9,18 @@ product. Tiles end where windows end, so that a document of any length needs the
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from farrank_rankers.family import MaxSimOptions, WindowAggregation
 from farrank_rankers.features import Features
+from farrank_rankers.token_vectors import NOTHING_TO_COMPARE, are_compared
 from farrank_rankers.tokens import Role
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.runtime import DocumentScores
 from farrank_runtimes.token_codecs import CodedVectors, FloatProducts, Vectors
-
-WindowAggregation = Literal["union", "max", "first"]
-
-# The score without a vector, as sentence-transformers has it: a finite number below all others.
-NO_VECTOR = -1e9
 
 _TILE_ROWS = 16_384
 
@@ -61,7 +57,7 @@ def compared_vectors(features: Features) -> CodedVectors:
     """
     if features.windows is not None:
         return CodedVectors(features.vectors, features.windows.ends, features.windows.codec)
-    kept = features.token_roles != Role.PADDING  # (C, S)
+    kept = are_compared(features.token_roles)  # (C, S)
     ends: NDArray[np.int64] = kept.sum(dim=1).cumsum(dim=0).cpu().numpy()  # (C,)
     return CodedVectors(features.vectors[kept], ends)
 
@@ -72,13 +68,24 @@ def query_vectors(features: Features) -> Tensor:
 
 
 def score_by_maxsim(
-    documents: Sequence[Features], queries: Sequence[Features], aggregation: WindowAggregation
+    documents: Sequence[Features], queries: Sequence[Features], options: MaxSimOptions
 ) -> DocumentScores:
-    """Score documents that were just encoded, and documents of a store. As `Runtime.score`."""
+    """Score documents that were just encoded, and documents of a store. As `Runtime.score`.
+
+    Scores and evidence are those of `families.maxsim.MaxSim`, to rounding.
+    """
     with device_failures():
         vectors = {id(query): query_vectors(query) for query in queries}
         rows = [compared_vectors(each) for each in documents]
-    return score_token_vectors(rows, [vectors[id(query)] for query in queries], aggregation)
+    asked = [vectors[id(query)] for query in queries]
+    found = score_token_vectors(rows, asked, options.aggregation)
+    if options.mean:
+        counts = [len(query) for query in asked]
+        found.scores = [score / count for score, count in zip(found.scores, counts, strict=True)]
+        found.chunk_scores = [
+            [score / count for score in own] for own, count in zip(found.chunk_scores, counts, strict=True)
+        ]
+    return found
 
 
 def window_maxima(documents: Sequence[CodedVectors], query: Tensor) -> Vectors:
@@ -138,4 +145,4 @@ def _aggregated(
 def _summed(maxima: Vectors) -> NDArray[np.float64]:
     """Add up the query vectors' maxima. Shapes: (Q, N) -> (N,)."""
     total = maxima.sum(axis=0, dtype=np.float64)
-    return np.where(np.isneginf(total), NO_VECTOR, total)
+    return np.where(np.isneginf(total), NOTHING_TO_COMPARE, total)

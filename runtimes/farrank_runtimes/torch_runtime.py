@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -18,7 +19,7 @@ from farrank_rankers.packed.plain_attention import plain_attention
 from farrank_rankers.packed.stream import TokenStream, pack
 from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokens import EncoderInput, LongArray, collate
+from farrank_rankers.tokens import EncoderInput, LongArray, Role, collate
 from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.cuda_queue import CudaFeed, on_side_stream
 from farrank_runtimes.devices import (
@@ -90,6 +91,9 @@ class TorchRuntime(LoadedRuntime):
             encode = padded_encode(ranker, on)
         else:
             encode = packed_encode(ranker, on, attention, compile_by)
+            expanded = ranker.spec.maxsim
+            if expanded is not None and expanded.expand_to and not expanded.expansion_attended:
+                encode = partial(_expanded_apart, encode, padded_encode(ranker, on))
         capabilities = Capabilities(
             runtime="torch",
             device=str(on),
@@ -106,6 +110,7 @@ class TorchRuntime(LoadedRuntime):
             ranker.reader.max_input_tokens,
             GroupLimit(GROUP_BYTES[on.type]),
             ranker.spec.similarity,
+            ranker.spec.maxsim,
         )
         self._pads_queries = bool(ranker.spec.pad_query_to)
 
@@ -165,6 +170,40 @@ def packed_encode(ranker: Ranker, device: torch.device, attention: Attention, co
             return CompletedBatch(stream.rows(encode_stream(stream)), time.perf_counter() - started_s)
 
     return encode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodingOfParts:
+    """A batch whose parts were begun apart; each has the places of its inputs in the batch."""
+
+    parts: Sequence[tuple[Sequence[int], Encoding]]
+
+    def rows(self) -> list[Features]:
+        """Wait for all parts; return each input's features, in the order of the batch."""
+        found = {
+            place: row for places, part in self.parts for place, row in zip(places, part.rows(), strict=True)
+        }
+        return [found[place] for place in range(len(found))]
+
+    def device_s(self) -> float:
+        """Return the time that the device was busy with all parts."""
+        return sum(part.device_s() for _, part in self.parts)
+
+
+def _expanded_apart(packed: Encode, padded: Encode, inputs: Sequence[EncoderInput]) -> Encoding:
+    """Encode the queries with expansion tokens as a padded batch, all other inputs as a packed one.
+
+    Expansion tokens attend to the others, but not they to them. Streams have no attention of one direction,
+    and a call has one query of about 32 tokens. On a GPU it runs beside the packed batch, on another stream.
+    """
+    expanded = [place for place, item in enumerate(inputs) if (item.roles == int(Role.EXPANSION)).any()]
+    others = sorted(set(range(len(inputs))) - set(expanded))
+    parts = [
+        (places, encode([inputs[place] for place in places]))
+        for places, encode in ((others, packed), (expanded, padded))
+        if places
+    ]
+    return parts[0][1] if len(parts) == 1 else EncodingOfParts(parts)
 
 
 def _aggregate(

@@ -50,7 +50,20 @@ PUBLISHED: dict[str, tuple[str, str, Callable[[], Tokenizer]]] = {
     "nomic-ai/modernbert-embed-base": ("modernbert", "ModernBertModel", byte_pairs),
     "Qwen/Qwen3-Embedding-0.6B": ("qwen3", "Qwen3Model", lambda: ending(answering(), "", "<|endoftext|>")),
     "google/embeddinggemma-300m": ("gemma3_text", "Gemma3TextModel", unsplit),
+    "./my-multi-vector": ("bert", "BertModel", wordpiece),
+    "lightonai/GTE-ModernColBERT-v1": ("modernbert", "ModernBertModel", byte_pairs),
+    "colbert-ir/colbertv2.0": ("bert", "HF_ColBERT", wordpiece),
+    "answerdotai/answerai-colbert-small-v1": ("bert", "HF_ColBERT", wordpiece),
     "minishlab/potion-base-8M": ("", "", wordpiece),
+}
+
+# By the names of multi-vector models' folders: their modules.
+PYLATES_DENSE = "pylate.models.Dense.Dense"
+MULTI_VECTOR = {
+    "my-multi-vector": ["Transformer", "Dense", "MultiVectorMask", "Normalize"],
+    "GTE-ModernColBERT-v1": ["Transformer", PYLATES_DENSE],
+    "colbertv2.0": [],
+    "answerai-colbert-small-v1": ["Transformer", PYLATES_DENSE],
 }
 
 
@@ -62,10 +75,10 @@ def publish(folder: Path, model_type: str, architecture: str, tokenizer: Tokeniz
         (folder / name).write_text(json.dumps(value))
 
     save_tokenizer(tokenizer, folder, "modernbert" if model_type == "modernbert" else None)
-    if not model_type:
-        from safetensors.torch import save_file
-        from torch import zeros
+    from safetensors.torch import save_file
+    from torch import zeros
 
+    if not model_type:
         write("modules.json", [{"type": "sentence_transformers.models.StaticEmbedding", "path": ""}])
         save_file({"embedding.weight": zeros(tokenizer.get_vocab_size(), 4)}, folder / "model.safetensors")
         return
@@ -75,7 +88,22 @@ def publish(folder: Path, model_type: str, architecture: str, tokenizer: Tokeniz
     if folder.name.endswith("seq-cls"):
         turns = "{% for each in messages %}{{ each.role }}: {{ each.content }}<|im_end|>{% endfor %}"
         (folder / "chat_template.jinja").write_text(turns)
-    if architecture.endswith("Model"):
+    if folder.name in MULTI_VECTOR:
+        listed = MULTI_VECTOR[folder.name]
+        if listed:
+            modules = [{"path": "" if kind == "Transformer" else kind, "type": kind} for kind in listed]
+            write("modules.json", modules)
+        write("config.json", config | {"max_position_embeddings": 512, "hidden_size": 8})
+        linear = "torch.nn.modules.linear.Identity"
+        dense = {"in_features": 8, "out_features": 4, "activation_function": linear}
+        write(f"{PYLATES_DENSE}/config.json", dense)
+        write("Dense/config.json", dense | {"module_input_name": "token_embeddings"})
+        write("Normalize/config.json", {"module_input_name": "token_embeddings"})
+        if architecture == "HF_ColBERT":
+            save_file({"linear.weight": zeros(4, 8)}, folder / "model.safetensors")
+        kind = "MultiVectorEncoder" if "MultiVectorMask" in listed else None
+        settings |= {"model_type": kind, "query_length": 32, "document_length": 180}
+    elif architecture.endswith("Model"):
         kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
         if folder.name.startswith("ettin"):
             kinds.append(("2_Dense", "Dense"))

@@ -154,16 +154,14 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], NotServed]] = {
         ),
         not_served.IMAGES,
     ),
-    "ColBERTv2": (configured(architectures=["HF_ColBERT"]), not_served.MULTI_VECTOR),
-    "PyLate": (
+    "MultiVectorEncoder with pooled tokens": (
         configured(
             TRANSFORMER,
-            "pylate.models.Dense.Dense",
+            "sentence_transformers.multi_vector_encoder.modules.token_pooling.HierarchicalTokenPooling",
             architectures=["BertModel"],
         ),
-        not_served.MULTI_VECTOR,
+        not_served.TOKEN_POOLING,
     ),
-    "MultiVectorEncoder": (of_class("MultiVectorEncoder"), not_served.MULTI_VECTOR),
     "monoT5": (configured(architectures=["T5ForConditionalGeneration"], **T5), not_served.ENCODER_DECODER),
     "sentence-t5": (
         configured(TRANSFORMER, POOLING, architectures=["T5EncoderModel"], **T5),
@@ -210,10 +208,7 @@ def test_a_folder_is_refused_by_the_name_of_its_kind(tmp_path: Path, name: str) 
 @pytest.mark.skipif(
     int(version("sentence-transformers").partition(".")[0]) < 6, reason="needs sentence-transformers 6"
 )
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("SparseEncoder", not_served.SPARSE), ("MultiVectorEncoder", not_served.MULTI_VECTOR)],
-)
+@pytest.mark.parametrize(("name", "kind"), [("SparseEncoder", not_served.SPARSE)])
 def test_folders_that_sentence_transformers_itself_writes(tmp_path: Path, name: str, kind: NotServed) -> None:
     import sentence_transformers
     from transformers import AutoConfig, AutoModelForMaskedLM

@@ -190,7 +190,7 @@ def test_gradients_reach_all_that_is_trained(narrow: Rankers, family: str) -> No
         assert any("layer.0.attention" in name for name in reached)
         own = {name.split(".")[1] for name in gradients if name.startswith("aggregator.")}
         assert {name.split(".")[1] for name in reached if name.startswith("aggregator.")} == own
-        assert own or family in ("cross-encoder", "yes-no", "biencoder")
+        assert own or family in ("cross-encoder", "yes-no", "biencoder", "maxsim")
         assert all(gradient.isfinite().all() for gradient in gradients.values() if gradient is not None)
     finally:
         ranker.zero_grad()

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from farrank_rankers.family import MaxSimOptions, WindowAggregation
 from farrank_rankers.features import Features, Windows
+from farrank_rankers.token_vectors import NOTHING_TO_COMPARE
 from farrank_rankers.tokens import Role
 from farrank_runtimes import maxsim
 from farrank_runtimes.maxsim import (
-    NO_VECTOR,
-    WindowAggregation,
     score_by_maxsim,
     score_token_vectors,
     window_maxima,
@@ -56,7 +56,7 @@ def formula(
     """Compute MaxSim in fp64, word by word."""
 
     def of(some: NDArray[np.float64]) -> float:
-        return sum(max(float(q @ d) for d in some) for q in query) if len(some) else NO_VECTOR
+        return sum(max(float(q @ d) for d in some) for q in query) if len(some) else NOTHING_TO_COMPARE
 
     windows = [of(each) for each in np.split(vectors, ends[:-1])]
     if how == "union":
@@ -166,7 +166,7 @@ def test_encoded_documents_and_those_of_a_store_are_scored_in_one_call() -> None
     rows = codec.encode(vectors[roles != Role.PADDING].numpy())
     stored = Features(torch.from_numpy(rows), windows=Windows(ends, codec))
     query = Features(torch.from_numpy(units(generator, 3)), torch.tensor([1, 2, 0]))
-    found = score_by_maxsim([Features(vectors, roles), stored], [query, query], "union")
+    found = score_by_maxsim([Features(vectors, roles), stored], [query, query], MaxSimOptions())
     expected = formula(
         query.vectors[:2].double().numpy(), vectors[roles != Role.PADDING].double().numpy(), ends, "union"
     )

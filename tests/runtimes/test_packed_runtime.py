@@ -14,7 +14,7 @@ from farrank_rankers.features import Features, stacked
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.packed.attention_blocks import BLOCK
 from farrank_rankers.packed.plain_attention import plain_attention
-from farrank_rankers.packed.stream import TokenStream
+from farrank_rankers.packed.stream import TokenStream, pack
 from farrank_rankers.packed_encoder import PackedEncoder
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput
@@ -233,3 +233,29 @@ def test_exhausted_cuda_memory_is_reported_and_survived(tiny_rankers: dict[str, 
         assert all(torch.equal(row.vectors.cpu(), each) for row, each in zip(again, wanted, strict=True))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "modernbert"])
+def test_queries_with_expansion_tokens_are_padded(tmp_path: Path, model_type: str) -> None:
+    """Nothing may attend to these tokens, and streams hide no token from others."""
+    from support.multi_vector_models import DOCUMENTS, save_backbone, save_pylate
+    from support.multi_vector_models import QUERY as ASKED
+
+    folder = save_pylate(save_backbone(tmp_path / "base", model_type), tmp_path / "saved", document_length=20)
+    wanted = [each.score for each in open_ranker(folder).score(ASKED, DOCUMENTS)]
+    ranker = open_ranker(folder)
+    reader, runtime = ranker.reader, on_cpu(ranker)
+    query = reader.query_input(reader.read_query(ASKED))
+    chunks = [reader.split(reader.read_document(text)) for text in DOCUMENTS]
+    inputs = [reader.chunk_input(None, chunk) for each in chunks for chunk in each]
+    with pytest.raises(ValueError, match="inputs have expansion tokens"):
+        pack([*inputs, query])
+    encoding = runtime.encode([inputs[0], query, *inputs[1:]])
+    first, asked, *others = encoding.rows()
+    assert encoding.device_s() > 0
+    rows = iter([first, *others])
+    documents = [stacked([next(rows) for _ in each]) for each in chunks]
+    found = runtime.score(documents, [asked] * len(documents)).scores
+    assert found == pytest.approx(wanted, abs=1e-5)
+    (alone,) = runtime.encode([query]).rows()
+    assert torch.allclose(alone.vectors, asked.vectors, atol=1e-6)

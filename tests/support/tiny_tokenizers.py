@@ -1,6 +1,7 @@
 """Real tokenizers of every kind over a few words, in transformers' format."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,14 @@ WORDS = (
 # out.
 
 
-def wordpiece() -> Tokenizer:
-    """BERT's pipeline over the beginnings of a few words, and letters as continuations."""
+def wordpiece(more: Sequence[str] = ()) -> Tokenizer:
+    """BERT's pipeline over the beginnings of a few words, letters as continuations, and `more` pieces."""
     normalizer = normalizers.BertNormalizer(lowercase=True)
     words = normalizer.normalize_str(WORDS).split()
     beginnings = sorted({word[:length] for word in words for length in range(1, len(word) + 1)})
     # Special tokens do not have BERT's usual ids, because no code may rely on those.
     special = ["[UNK]", "[MASK]", "[SEP]", "[PAD]", "[CLS]"]
-    pieces = [*special, *beginnings, *(f"##{letter}" for letter in sorted(set("".join(words))))]
+    pieces = [*special, *beginnings, *(f"##{letter}" for letter in sorted(set("".join(words)))), *more]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizer

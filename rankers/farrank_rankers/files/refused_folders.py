@@ -10,12 +10,11 @@ from farrank_rankers.files.saved_modules import MODULES, listed_modules, read_co
 from farrank_rankers.json_values import read_json
 
 # By the class that sentence-transformers' own file names.
-_CLASSES = {"SparseEncoder": not_served.SPARSE, "MultiVectorEncoder": not_served.MULTI_VECTOR}
+_CLASSES = {"SparseEncoder": not_served.SPARSE}
 # By a part of an architecture's name, or of a module's with its package.
 _PARTS = {
     "JinaForRanking": not_served.LISTWISE,
-    "ColBERT": not_served.MULTI_VECTOR,
-    "pylate": not_served.MULTI_VECTOR,
+    "TokenPooling": not_served.TOKEN_POOLING,
     "Splade": not_served.SPARSE,
     "sparse_encoder": not_served.SPARSE,
     "VL": not_served.IMAGES,

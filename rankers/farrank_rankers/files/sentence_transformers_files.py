@@ -7,7 +7,6 @@ from typing import Any
 
 from farrank_rankers.errors import SourceError, SpecError
 from farrank_rankers.family import (
-    Activation,
     BiEncoderOptions,
     CrossEncoderOptions,
     Head,
@@ -15,6 +14,7 @@ from farrank_rankers.family import (
     TextPooling,
 )
 from farrank_rankers.files.chat_templates import classifier_prompt
+from farrank_rankers.files.dense_layers import read_dense, read_norm, read_number
 from farrank_rankers.files.model_files import ModelFiles, is_static
 from farrank_rankers.files.saved_modules import (
     CONFIG,
@@ -25,7 +25,7 @@ from farrank_rankers.files.saved_modules import (
     read_config,
     read_prompts,
 )
-from farrank_rankers.json_values import read_json, read_value, short
+from farrank_rankers.json_values import read_json, read_value
 from farrank_rankers.tokenizer import TextTokenizer
 
 # Increasing functions of torch: logits rank like the values of these functions.
@@ -35,6 +35,9 @@ _INCREASING = frozenset(
     Softplus Softsign Tanh
     """.split()  # noqa: SIM905
 )
+
+# The name of a pooled vector among sentence-transformers' features.
+_SENTENCE = "sentence_embedding"
 
 
 def cross_encoder_options(files: ModelFiles, tokenizer: TextTokenizer) -> CrossEncoderOptions:
@@ -63,10 +66,12 @@ def modular_options(files: ModelFiles, tokenizer: TextTokenizer) -> CrossEncoder
     _check_lowercasing(files)
     read = read_json(folder / str(modules[1]["path"]) / "config.json")
     layers: list[HeadLayer] = []
-    width = _number(files.config, "hidden_size", files.transformer / "config.json")
+    width = read_number(files.config, "hidden_size", files.transformer / "config.json")
     for module, kind in zip(modules[2:], kinds[2:], strict=True):
         path = folder / str(module["path"]) / "config.json"
-        layers.append(_dense(path, width, module is modules[-1]) if kind == "Dense" else _norm(path, width))
+        written = "scores" if module is modules[-1] else _SENTENCE
+        layer = read_dense(path, width, _SENTENCE, written) if kind == "Dense" else read_norm(path, width)
+        layers.append(layer)
         width = layers[-1].width
     pooling = _pooling(read, folder)
     if pooling == "last":
@@ -79,62 +84,6 @@ def modular_options(files: ModelFiles, tokenizer: TextTokenizer) -> CrossEncoder
     if options.query_prefix and read.get("include_prompt") is False:
         raise SourceError(f"{folder}: prompts that do not take part in pooling are not supported")
     return replace(options, head=head)
-
-
-# By the classes of torch that a Dense module names.
-_ACTIVATIONS: Mapping[str, Activation] = {
-    "Identity": "identity",
-    "Tanh": "tanh",
-    "ReLU": "relu",
-    "GELU": "gelu",
-    "SiLU": "silu",
-    "Sigmoid": "sigmoid",
-}
-
-
-def _dense(path: Path, width: int, last: bool) -> HeadLayer:
-    """Read a Dense layer after a layer of `width`; `last`: it makes a cross-encoder's logits.
-
-    Raises: SourceError naming file, key and value.
-    """
-    values = read_json(path)
-    given = values.get("module_input_name", "sentence_embedding")
-    expected = {
-        "in_features": width,
-        "module_input_name": "sentence_embedding",
-        "module_output_name": "scores" if last else "sentence_embedding",
-        "use_residual": False,
-    }
-    found = {"module_output_name": given, "module_input_name": given, "use_residual": False} | {
-        key: value for key, value in values.items() if value is not None
-    }
-    for key, value in expected.items():
-        if found.get(key) != value:
-            raise SourceError(f"{path}: {key} is {short(found.get(key))}; only {value!r} is served there")
-    name = values.get("activation_function", "torch.nn.modules.activation.Tanh")
-    module, _, function = str(name).rpartition(".")
-    if module.split(".")[0] != "torch" or function not in _ACTIVATIONS:
-        raise SourceError(
-            f"{path}: activation_function is {short(name)}; it must be torch's {', '.join(_ACTIVATIONS)}"
-        )
-    bias: bool = read_value(bool, values.get("bias", True), f"{path}: bias", SourceError)
-    width = _number(values, "out_features", path)
-    return HeadLayer("dense", width, bias, _ACTIVATIONS[function])
-
-
-def _norm(path: Path, width: int) -> HeadLayer:
-    """Read a LayerNorm after a layer of `width`. Raises: SourceError naming file, key and value."""
-    values = read_json(path)
-    if values.get("dimension") != width:
-        raise SourceError(f"{path}: dimension is {short(values.get('dimension'))}; only {width} fits there")
-    return HeadLayer("norm", width)
-
-
-def _number(values: Mapping[str, Any], key: str, path: Path) -> int:
-    number: int = read_value(int, values.get(key), f"{path}: {key}", SourceError)
-    if number < 1:
-        raise SourceError(f"{path}: {key} is {number}; it must be at least 1")
-    return number
 
 
 def _check_activation(files: ModelFiles, config: Mapping[str, Any]) -> None:
@@ -196,8 +145,8 @@ def biencoder_options(files: ModelFiles) -> BiEncoderOptions:
     head: list[HeadLayer] = []
     if not static:
         for module in modules[2 : 2 + count]:
-            width = head[-1].width if head else _number(files.config, "hidden_size", files.transformer)
-            head.append(_dense(folder / str(module["path"]) / "config.json", width, last=False))
+            width = head[-1].width if head else read_number(files.config, "hidden_size", files.transformer)
+            head.append(read_dense(folder / str(module["path"]) / "config.json", width, _SENTENCE))
         _check_lowercasing(files)
         read = read_json(folder / str(modules[1]["path"]) / "config.json")
         if (query or document) and read.get("include_prompt") is False:

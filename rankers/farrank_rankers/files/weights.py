@@ -20,6 +20,7 @@ from farrank_rankers.backbones.static_embedding import StaticEmbedding, rename_s
 from farrank_rankers.errors import RankerError, SourceError, WeightsError
 from farrank_rankers.files.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter, merged
 from farrank_rankers.files.model_files import Location, ModelFiles, hub_checksum, is_pointer, pointer_message
+from farrank_rankers.files.multi_vector_files import PROJECTION, dense_folders
 from farrank_rankers.files.saved_modules import kind_of, listed_modules
 from farrank_rankers.json_values import read_json
 from farrank_rankers.not_served import GGUF, GRAPHS_ALONE, PICKLED
@@ -51,6 +52,11 @@ def fill_own(ranker: Ranker, files: ModelFiles) -> None:
     if not any(not name.startswith("backbone.") for name in targets):
         return
     published = read_weights(files.transformer)
+    if files.kind == "maxsim":
+        layers = [read_weights(folder) for folder in dense_folders(files.folder)]
+        layers = layers or [{"linear.weight": published[PROJECTION]}]
+        for place, of_layer in enumerate(layers):
+            published |= {f"head.{place}.{name}": tensor for name, tensor in of_layer.items()}
     if files.kind in ("modular", "biencoder"):
         modules = [each for each in listed_modules(files.settings.folder)[2:] if kind_of(each) != "Normalize"]
         for place, module in enumerate(modules):

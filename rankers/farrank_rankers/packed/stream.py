@@ -28,11 +28,13 @@ class Packing(NamedTuple):
 def pack(inputs: Sequence[EncoderInput]) -> Packing:
     """Concatenate inputs; padding inside them is left out, but later tokens keep their places.
 
-    Raises: ValueError if there is no input.
+    Raises: ValueError if there is no input, or one has expansion tokens, to which no token may attend.
     """
     if not inputs:
         raise ValueError("inputs is empty; a batch needs at least 1")
     kept = [np.flatnonzero(item.roles != Role.PADDING) for item in inputs]
+    if any((item.roles == Role.EXPANSION).any() for item in inputs):
+        raise ValueError("inputs have expansion tokens, which streams do not hide from the other tokens")
     lengths = [len(places) for places in kept]
     tokens = np.empty((5, sum(lengths)), dtype=np.int32)
     offsets = np.zeros(len(inputs) + 1, dtype=np.int32)
