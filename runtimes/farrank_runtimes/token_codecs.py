@@ -4,12 +4,14 @@
     int4   half a byte
     fp16   two bytes
 
-int8 and int4 write a value as `centre + step * number`, with a centre and a step for each dimension. Neither
-is undone for a score: the steps are folded into the query, which becomes 8-bit integers, too, and the centres
-add the same to all similarities of one query vector.
+int8 and int4 rotate a vector and write each value as `zero + step * number`, with two constants for each
+dimension. None of this is undone for a score: the query is rotated, too, the steps are folded into it before
+it becomes 8-bit integers, and the zeros add the same to all similarities of one query vector.
 
-The steps are fitted to the first documents of a store (see `fit`), as the buckets of PLAID are to a sample
-(Santhanam et al., CIKM 2022).
+The constants are fitted to the first documents of a store (see `fit`), as the buckets of PLAID are to a
+sample (Santhanam et al., CIKM 2022). After the rotation all dimensions have about the same spread and no long
+tails, so that a small sample suffices, and no dimension's steps are coarse where queries are large. Random
+rotations before rounding: Suresh et al., "Distributed Mean Estimation with Limited Communication", ICML 2017.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +30,24 @@ Vectors = NDArray[np.float32]
 # The vectors of a store: int8, uint8 (two numbers of int4) or fp16. Shape: (T, bytes or numbers).
 Rows = NDArray[Any]
 
-# int8 has room for values this much beyond the largest of the sample.
-_MARGIN = 1.05
-# For int4: the largest value that is not clipped, in standard deviations. The sample's squared error decides.
-_CLIPS = np.linspace(1.8, 4.2, 25, dtype=np.float32)
+# Ranges in standard deviations of the sample. int8 has room for values that no sample holds. The 15 steps of
+# int4 would be too coarse with such a range; a clipped value loses little.
+_INT8_RANGE, _INT4_RANGE = 5.0, 3.0
 _HALF_BYTE = 15
-# The sample's smallest standard deviation: a dimension may have the same value in all vectors.
+# A dimension may have the same value in all vectors.
 _NARROWEST = np.float32(1e-6)
+
+
+@cache
+def _rotation(width: int) -> Vectors:
+    """Make the same orthogonal matrix everywhere: cosines of DCT-II, with random signs. Shapes: (K, K)."""
+    places = np.arange(width)
+    cosines = np.cos(np.pi * np.outer(2 * places + 1, places) / (2 * width)) * np.sqrt(2 / width)
+    cosines[:, 0] /= np.sqrt(2)
+    # The numbers of RandomState never change between versions of numpy.
+    signs = np.random.RandomState(0).choice([-1.0, 1.0], width)
+    rotation: Vectors = (signs[:, None] * cosines).astype(np.float32)
+    return rotation
 
 
 class Products(Protocol):
@@ -103,30 +116,26 @@ class HalfCodec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Int8Codec:
-    """A byte for each dimension. Shapes: parameters (2, K), centres and steps."""
+    """A byte for each dimension. Shapes: parameters (2, K), the value of the number 0 and the steps."""
 
     parameters: Vectors
     name: CodecName = "int8"
 
     @classmethod
     def fit(cls, sample: Vectors) -> "Int8Codec":
-        """Give every dimension the range of the sample. Shapes: (N, K)."""
-        low, high = sample.min(axis=0), sample.max(axis=0)
-        half = np.maximum((high - low) / 2 * _MARGIN, _NARROWEST)
-        return cls(np.stack([(high + low) / 2, half / 127]).astype(np.float32))
+        """Give every dimension room for the sample and more. Shapes: (N, K)."""
+        rotated = sample @ _rotation(sample.shape[1])
+        centres = rotated.mean(axis=0)
+        half = np.maximum(np.abs(rotated - centres).max(axis=0), _INT8_RANGE * _spread(rotated))
+        return cls(np.stack([centres, half / 127]).astype(np.float32))
 
     def encode(self, vectors: Vectors) -> Rows:
         """Round; values outside the range become its ends. Raises: ValueError if one is not finite."""
-        centres, steps = self.parameters
-        _check(vectors)
-        numbers: Rows = np.clip(np.rint((vectors - centres) / steps), -127, 127).astype(np.int8)
-        return numbers
+        return _numbers(vectors, self.parameters, -127, 127).astype(np.int8)
 
     def decode(self, rows: Rows) -> Vectors:
         """Shapes: (T, K) -> (T, K)."""
-        centres, steps = self.parameters
-        vectors: Vectors = rows * steps + centres
-        return vectors
+        return _restored(rows, self.parameters)
 
     def products(self, query: Tensor, room: int) -> Products:
         """Compare as integers."""
@@ -135,7 +144,7 @@ class Int8Codec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Int4Codec:
-    """Half a byte for each dimension: dimension i is the low half of byte i, and i + K / 2 the high half.
+    """Half a byte for each dimension: number i is the low half of byte i, and i + K / 2 the high half.
 
     Shapes: parameters (2, K), the value of the number 0 and the steps.
     """
@@ -145,42 +154,56 @@ class Int4Codec:
 
     @classmethod
     def fit(cls, sample: Vectors) -> "Int4Codec":
-        """Give every dimension the range with the least squared error on the sample. Shapes: (N, K).
+        """Give every dimension the range in which most of the sample lies. Shapes: (N, K).
 
         Raises: ValueError if K is odd.
         """
         if sample.shape[1] % 2:
             raise ValueError(f"the vectors have {sample.shape[1]} dimensions; int4 needs an even number")
-        centres = sample.mean(axis=0)
-        deviations = np.maximum(sample.std(axis=0), _NARROWEST)
-        errors = np.empty((len(_CLIPS), sample.shape[1]), dtype=np.float32)
-        for place, clip in enumerate(_CLIPS):
-            lowest, steps = centres - clip * deviations, 2 * clip * deviations / _HALF_BYTE
-            rounded = np.clip(np.rint((sample - lowest) / steps), 0, _HALF_BYTE) * steps + lowest
-            errors[place] = np.square(rounded - sample).mean(axis=0)
-        half = _CLIPS[errors.argmin(axis=0)] * deviations
-        return cls(np.stack([centres - half, 2 * half / _HALF_BYTE]).astype(np.float32))
+        rotated = sample @ _rotation(sample.shape[1])
+        half = _INT4_RANGE * _spread(rotated)
+        return cls(np.stack([rotated.mean(axis=0) - half, 2 * half / _HALF_BYTE]).astype(np.float32))
 
     def encode(self, vectors: Vectors) -> Rows:
         """Round; values outside the range become its ends. Raises: ValueError if one is not finite."""
-        lowest, steps = self.parameters
-        _check(vectors)
-        numbers = np.clip(np.rint((vectors - lowest) / steps), 0, _HALF_BYTE).astype(np.uint8)
+        numbers = _numbers(vectors, self.parameters, 0, _HALF_BYTE).astype(np.uint8)
         half = numbers.shape[1] // 2
         rows: Rows = numbers[:, :half] | numbers[:, half:] << 4
         return rows
 
     def decode(self, rows: Rows) -> Vectors:
         """Shapes: (T, K / 2) -> (T, K)."""
-        lowest, steps = self.parameters
-        numbers = np.concatenate([rows & _HALF_BYTE, rows >> 4], axis=1)
-        vectors: Vectors = numbers * steps + lowest
-        return vectors
+        return _restored(np.concatenate([rows & _HALF_BYTE, rows >> 4], axis=1), self.parameters)
 
     def products(self, query: Tensor, room: int) -> Products:
         """Compare as integers."""
         packed = torch.empty(room, query.shape[1] // 2, dtype=torch.uint8)
         return IntegerProducts(query, self.parameters, room, torch.uint8, _Unpacked(packed))
+
+
+def _spread(rotated: Vectors) -> Vectors:
+    """Compute the standard deviation of each dimension. Shapes: (N, K) -> (K,)."""
+    spread: Vectors = np.maximum(rotated.std(axis=0), _NARROWEST)
+    return spread
+
+
+def _numbers(vectors: Vectors, parameters: Vectors, smallest: int, largest: int) -> Vectors:
+    """Rotate and round to whole numbers between two limits. Shapes: (T, K), (2, K) -> (T, K).
+
+    Raises: ValueError if a value is not finite.
+    """
+    _check(vectors)
+    zeros, steps = parameters
+    rotated = vectors @ _rotation(vectors.shape[1])
+    numbers: Vectors = np.clip(np.rint((rotated - zeros) / steps), smallest, largest)
+    return numbers
+
+
+def _restored(numbers: Rows, parameters: Vectors) -> Vectors:
+    """Undo `_numbers`. Shapes: (T, K), (2, K) -> (T, K)."""
+    zeros, steps = parameters
+    vectors: Vectors = (numbers * steps + zeros) @ _rotation(numbers.shape[1]).T
+    return vectors
 
 
 def _check(vectors: Vectors, largest: float = float(np.finfo(np.float32).max)) -> None:
@@ -278,14 +301,14 @@ class _Unpacked:
 
 
 class IntegerProducts:
-    """Integer products of a query, rounded to 8 bits with the codec's steps folded in.
+    """Integer products of a query, rotated and rounded to 8 bits with the codec's steps folded in.
 
     Shapes: query (Q, K), affine (2, K): the value of the number 0, and the steps.
     """
 
     def __init__(self, query: Tensor, affine: Vectors, room: int, dtype: torch.dtype, join: Join) -> None:
         zero, steps = affine
-        values: Vectors = query.float().cpu().numpy()
+        values: Vectors = query.float().cpu().numpy() @ _rotation(query.shape[1])
         folded = values * steps  # (Q, K)
         largest = np.abs(folded).max(axis=1, keepdims=True)  # (Q, 1)
         # A NaN in the query stays in the scale, and so reaches all its similarities.
