@@ -1,21 +1,26 @@
-"""A bi-encoder that encodes documents' chunks during indexing, as the runtime that serves it would."""
+"""Rankers that encode documents during indexing, as the runtimes that serve them would."""
 
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from farrank_indexes.encodings_store import EncodedText
-from farrank_rankers.files.open import Overrides
+from farrank_indexes.encodings_store import EncodedText, EncodingsStoreBuilder
+from farrank_indexes.token_vector_store import EncodedTokens, TokenVectorsBuilder
+from farrank_rankers.features import Features, stacked
+from farrank_rankers.files.open import Overrides, open_reader
 from farrank_rankers.reader import ChunkFramer
 from farrank_rankers.spec import RankerSpec
-from farrank_rankers.tokens import EncoderInput, TokenizedText
+from farrank_rankers.token_vectors import document_vectors
+from farrank_rankers.tokens import Chunk, EncoderInput, TokenizedText
 from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
-from farrank_runtimes.runtime import Precision
+from farrank_runtimes.document_groups import kept
+from farrank_runtimes.runtime import CodecName, Precision
 from farrank_settings.errors import ConfigError
 
 # On a CPU, batches of this many positions encode fastest. Twice as many do not fit into its cache; a quarter
@@ -23,12 +28,12 @@ from farrank_settings.errors import ConfigError
 BATCH_POSITIONS = 4096
 
 
-class ChunkEncoder:
-    """The bi-encoder of a source, opened as `farrank serve` opens it, or with the given `precision`.
+class _OpenRanker:
+    """The ranker of a source, opened as `farrank serve` opens it, or with the given `precision`.
 
     `quick` is bf16 if the processor has instructions for it, else fp32. Documents are read up to the ranker's
     own limit, or up to `max_document_tokens`.
-    Raises: ConfigError if the ranker does not encode each chunk into one vector; as `open_ranker_runtime`.
+    Raises: ConfigError if the ranker does not encode as the class says; as `open_ranker_runtime`.
     """
 
     def __init__(
@@ -43,13 +48,16 @@ class ChunkEncoder:
             source, Overrides(max_document_tokens=max_document_tokens), precision=chosen
         )
         self._spec: RankerSpec = self._served.reader.spec
-        if self._spec.similarity is None:
+        if reason := self._why_not(self._spec):
             self._served.runtime.close()
-            raise ConfigError(
-                f"{source}: is of family {self._spec.family}; only a bi-encoder encodes chunks alone"
-            )
+            raise ConfigError(f"{source}: is of family {self._spec.family}; {reason}")
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="farrank-reader")
         self._positions = max(BATCH_POSITIONS, self._served.reader.max_input_tokens)
+
+    @staticmethod
+    def _why_not(spec: RankerSpec) -> str:
+        """Explain why a ranker does not encode this way. Empty if it does."""
+        raise NotImplementedError
 
     @property
     def version(self) -> str:
@@ -66,26 +74,6 @@ class ChunkEncoder:
         """The precision in which it computes."""
         return self._served.runtime.capabilities().precision
 
-    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Encode documents, in batches of chunks of similar length."""
-        reader = self._served.reader
-        read = list(self._threads.map(self._read, texts))
-        split = [reader.split(each) for each in read]
-        framer = ChunkFramer(reader, None)
-        inputs = [each for chunks in split for each in framer.inputs(chunks)]
-        vectors = self._vectors(inputs)
-        ends = np.cumsum([len(chunks) for chunks in split])
-        return [
-            EncodedText(
-                its,
-                np.array([(chunk.start, chunk.end) for chunk in chunks], dtype=np.uint32),
-                len(text),
-                len(each),
-                (each.characters_cut, each.tokens_cut or 0),
-            )
-            for text, each, chunks, its in zip(texts, read, split, np.split(vectors, ends[:-1]), strict=True)
-        ]
-
     def close(self) -> None:
         """Release its threads and weights."""
         self._threads.shutdown()
@@ -95,15 +83,27 @@ class ChunkEncoder:
         # Read to the end: the store must also answer calls that ask how many tokens were cut.
         return self._served.reader.read_document(text, count_tokens=True)
 
-    def _vectors(self, inputs: Sequence[EncoderInput]) -> NDArray[np.float32]:
+    def _encode(
+        self, texts: Sequence[str]
+    ) -> Iterator[tuple[TokenizedText, Sequence[Chunk], Sequence[Features]]]:
+        """Encode documents' chunks, in batches of similar length. Yields their features in host memory."""
+        reader = self._served.reader
+        read = list(self._threads.map(self._read, texts))
+        split = [reader.split(each) for each in read]
+        framer = ChunkFramer(reader, None)
+        features = iter(self._features([each for chunks in split for each in framer.inputs(chunks)]))
+        for each, chunks in zip(read, split, strict=True):
+            yield each, chunks, list(islice(features, len(chunks)))
+
+    def _features(self, inputs: Sequence[EncoderInput]) -> list[Features]:
         order = sorted(range(len(inputs)), key=lambda place: -inputs[place].tokens)
-        found: list[NDArray[np.float32]] = []
+        found: list[tuple[int, Features]] = []
+        places = iter(order)
         for batch in self._batches([inputs[place] for place in order]):
-            encoded = self._served.runtime.encode(batch)
-            found += [row.to("cpu").vectors.float().numpy() for row in encoded.rows()]
-        vectors = np.empty((len(inputs), len(found[0])), dtype=np.float32)
-        vectors[order] = found
-        return vectors
+            rows = self._served.runtime.encode(batch).rows()
+            # Rows are views of a padded batch.
+            found += [(next(places), kept(row, on_host=True)) for row in rows]
+        return [row for _, row in sorted(found, key=itemgetter(0))]
 
     def _batches(self, longest_first: Sequence[EncoderInput]) -> Iterator[list[EncoderInput]]:
         batch: list[EncoderInput] = []
@@ -114,6 +114,86 @@ class ChunkEncoder:
             batch.append(each)
         if batch:
             yield batch
+
+
+class ChunkEncoder(_OpenRanker):
+    """A bi-encoder: a vector for each chunk. Parameters and Raises: `_OpenRanker`."""
+
+    @staticmethod
+    def _why_not(spec: RankerSpec) -> str:
+        return "" if spec.similarity else "only a bi-encoder encodes chunks alone"
+
+    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
+        """Encode documents."""
+        return [
+            EncodedText(
+                torch.stack([row.vectors for row in rows]).float().numpy(),
+                np.array([(chunk.start, chunk.end) for chunk in chunks], dtype=np.uint32),
+                len(text),
+                len(read),
+                (read.characters_cut, read.tokens_cut or 0),
+            )
+            for text, (read, chunks, rows) in zip(texts, self._encode(texts), strict=True)
+        ]
+
+
+class TokenVectorEncoder(_OpenRanker):
+    """A ranker that compares token vectors by MaxSim. Parameters and Raises: `_OpenRanker`."""
+
+    def __init__(
+        self,
+        source: str,
+        precision: Precision | Literal["quick"] | None = None,
+        max_document_tokens: int | None = None,
+    ) -> None:
+        super().__init__(source, precision, max_document_tokens)
+        # Special tokens have vectors, too.
+        self.width = self.encode([""])[0].vectors.shape[1]
+
+    @staticmethod
+    def _why_not(spec: RankerSpec) -> str:
+        return "" if spec.maxsim else "it does not compare token vectors by MaxSim"
+
+    def encode(self, texts: Sequence[str]) -> list[EncodedTokens]:
+        """Encode documents."""
+        reader = self._served.reader
+        found = []
+        for text, (read, chunks, rows) in zip(texts, self._encode(texts), strict=True):
+            compared = document_vectors(stacked(rows), reader, read)
+            windows, _ = reader.places(read)
+            found.append(
+                EncodedTokens(
+                    vectors=compared.vectors,
+                    places=compared.places,
+                    window_ends=compared.window_ends,
+                    window_starts=windows[:, 0].astype(np.int64),
+                    spans=np.array([(chunk.start, chunk.end) for chunk in chunks], dtype=np.uint32),
+                    characters=len(text),
+                    tokens=len(read),
+                    cut=(read.characters_cut, read.tokens_cut or 0),
+                )
+            )
+        return found
+
+
+def encoding_store(
+    source: str,
+    precision: Precision | Literal["quick"] | None = None,
+    max_document_tokens: int | None = None,
+    codec: CodecName | None = None,
+) -> EncodingsStoreBuilder | TokenVectorsBuilder:
+    """Open a ranker and the store that its encodings need. `codec` is that of token vectors.
+
+    Raises: ConfigError if the ranker encodes no document alone, or `codec` is given for chunks' vectors; as
+    `open_ranker_runtime`.
+    """
+    spec = open_reader(source).spec
+    if spec.maxsim is not None:
+        encoder = TokenVectorEncoder(source, precision, max_document_tokens)
+        return TokenVectorsBuilder(encoder, codec or "int8")
+    if codec is not None:
+        raise ConfigError(f"{source}: is of family {spec.family}; only token vectors have a codec")
+    return EncodingsStoreBuilder(ChunkEncoder(source, precision, max_document_tokens))
 
 
 def _quick() -> Precision:

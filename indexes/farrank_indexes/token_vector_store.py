@@ -35,8 +35,8 @@ from farrank_indexes.parts import (
 from farrank_indexes.stored_documents import Cut, EncodedDocument
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.features import Features, Windows
+from farrank_runtimes.runtime import CodecName
 from farrank_runtimes.token_codecs import (
-    CodecName,
     TokenCodec,
     fit,
     restored,

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Packing = Literal["auto", "packed", "padded"]
+# How an index stores token vectors: see `token_codecs`.
+CodecName = Literal["int8", "int4", "fp16"]
 AnyError = TypeVar("AnyError", bound=BaseException)
 
 

@@ -17,14 +17,14 @@ rotations before rounding: Suresh et al., "Distributed Mean Estimation with Limi
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-CodecName = Literal["int8", "int4", "fp16"]
+from farrank_runtimes.runtime import CodecName
 
 Vectors = NDArray[np.float32]
 # The vectors of a store: int8, uint8 (two numbers of int4) or fp16. Shape: (T, bytes or numbers).

@@ -16,13 +16,16 @@ import pytest
 
 from farrank_cli import exporting
 from farrank_cli.commands import index
+from farrank_indexes.chunk_encoder import TokenVectorEncoder
 from farrank_indexes.encodings_store import EncodingsStore
 from farrank_indexes.index_builder import IndexOptions
 from farrank_indexes.index_folder import Scratch
 from farrank_indexes.index_manifest import IndexManifest, read_manifest
 from farrank_indexes.token_store import TokenStore, key_of
+from farrank_indexes.token_vector_store import TokenVectorStore
 from farrank_lucene.jvm import child_environment
 from farrank_rankers.files.open import open_reader
+from farrank_runtimes.maxsim import compared_vectors
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -259,3 +262,68 @@ def _ids(folder: Path, *doc_ids: str) -> Path:
     path = folder / "ids.txt"
     path.write_text("\n".join(doc_ids), encoding="utf-8")
     return path
+
+
+def test_token_vectors_grow_with_the_index_and_go_on_after_an_interruption(
+    farrank: Farrank, tmp_path: Path, tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, source = tmp_path / "out", str(tiny_rankers["maxsim"])
+    encode = ("--encode", source, "--codec", "int4", "--encode-precision", "fp32")
+    texts = ["The Rhine rises in the Alps. " * 40, "Rye.", "Salt of the sea.", "Yeast."]
+    built = farrank("index", collection(tmp_path / "a.jsonl", *texts), *encode, "--out", out)
+    assert built.out == f"{out}: 4 documents\n", built.err
+    more = ["Flour and bread. " * 30, "A river.", "The sea."]
+    change = ["index", collection(tmp_path / "b.jsonl", *more, first=4), "--append", "--out", out]
+    refused = farrank(*change, "--encode", source, "--encode-precision", "fp32")
+    assert refused.exit_code == 2
+    assert "its codec is 'int4', and the addition has 'int8'" in refused.err
+    with monkeypatch.context() as patch:
+        patch.setattr("farrank_indexes.index_builder._BATCH_DOCUMENTS", 1)
+        patch.setattr(index, "IndexOptions", partial(IndexOptions, save_every_s=0.0))
+        patch.setattr(Scratch, "save", interrupted_at(2))
+        assert farrank(*change, *encode, "--delete", _ids(tmp_path, "d1")).exit_code == 130
+    resumed = farrank(*change, *encode, "--delete", _ids(tmp_path, "d1"), "--resume")
+    assert resumed.out == f"{out}: 6 documents\n", resumed.err
+    manifest = read_manifest(out)
+    assert manifest is not None
+    assert manifest.vectors is None
+    [key] = manifest.stores
+    store = TokenVectorStore(out / key, manifest.id)
+    encoder = TokenVectorEncoder(source, "fp32")
+    for place, encoded in enumerate(encoder.encode([*texts, *more])):
+        document = store.read(place)
+        assert document.spans.tolist() == encoded.spans.tolist()
+        assert store.places(place).tolist() == encoded.places.tolist()
+        found = compared_vectors(document.features)
+        assert found.codec is not None
+        assert np.abs(found.codec.decode(found.rows.numpy()) - encoded.vectors).mean() < 0.1
+    encoder.close()
+
+
+def test_a_bi_encoder_and_a_multi_vector_model_share_an_index(
+    farrank: Farrank, tmp_path: Path, tiny_rankers: dict[str, Path]
+) -> None:
+    given, out = collection(tmp_path / "a.jsonl", "The Rhine.", "Bread."), tmp_path / "out"
+    chunks, tokens = ("--encode", tiny_rankers["biencoder"]), ("--encode", tiny_rankers["maxsim"])
+    made = farrank("index", given, *chunks, *tokens, "--out", out)
+    assert made.exit_code == 0, made.err
+    manifest = read_manifest(out)
+    assert manifest is not None
+    assert [key.partition("/")[0] for key in manifest.stores] == ["encodings", "token-vectors"]
+    assert manifest.vectors is not None
+    assert manifest.vectors.chunks == 2
+    two = farrank("index", given, *chunks, "--encode", "embedded", "--out", tmp_path / "two")
+    assert two.exit_code == 2
+    assert "--encode names two bi-encoders; an index has one vector for each chunk" in two.err
+
+
+def test_a_codec_needs_token_vectors(farrank: Farrank, tmp_path: Path, tiny_rankers: dict[str, Path]) -> None:
+    given = collection(tmp_path / "a.jsonl", "x")
+    source = tiny_rankers["biencoder"]
+    for flags, message in (
+        (("--tokens", source), "index: --codec needs --encode"),
+        (("--encode", source), f"--encode {source}: {source}: is of family biencoder; only token vectors"),
+    ):
+        outcome = farrank("index", given, *flags, "--codec", "int8", "--out", tmp_path / "out")
+        assert outcome.exit_code == 2
+        assert message in outcome.err

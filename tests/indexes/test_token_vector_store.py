@@ -29,7 +29,7 @@ from farrank_indexes.token_vector_store import (
 )
 from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
 from farrank_runtimes.maxsim import compared_vectors, score_token_vectors
-from farrank_runtimes.token_codecs import CodecName
+from farrank_runtimes.runtime import CodecName
 from farrank_settings.errors import ConfigError
 
 WIDTH, WINDOW = 8, 6

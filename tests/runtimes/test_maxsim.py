@@ -19,7 +19,8 @@ from farrank_runtimes.maxsim import (
     score_token_vectors,
     window_maxima,
 )
-from farrank_runtimes.token_codecs import CodecName, CodedVectors, Vectors, fit
+from farrank_runtimes.runtime import CodecName
+from farrank_runtimes.token_codecs import CodedVectors, Vectors, fit
 
 WIDTH = 16
 AGGREGATIONS: tuple[WindowAggregation, ...] = get_args(WindowAggregation)

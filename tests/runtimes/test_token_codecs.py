@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_runtimes import token_codecs
+from farrank_runtimes.runtime import CodecName
 from farrank_runtimes.token_codecs import (
-    CodecName,
     Int4Codec,
     Int8Codec,
     Vectors,

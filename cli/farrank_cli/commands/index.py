@@ -21,7 +21,7 @@ from farrank_indexes.pydoc_corpus import read_pydoc
 from farrank_indexes.token_store import TokenStoreBuilder
 from farrank_rankers.errors import RankerError
 from farrank_rankers.files.open import open_reader
-from farrank_runtimes.runtime import Precision, PrecisionAbsent, RuntimeAbsent
+from farrank_runtimes.runtime import CodecName, Precision, PrecisionAbsent, RuntimeAbsent
 from farrank_settings.errors import ConfigError
 from farrank_trec import read_documents
 from farrank_trec.errors import InputError
@@ -47,7 +47,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--fields FIELD=KEY,…", DOCUMENT_FIELDS, document_fields)
     add("--skip-bad FILE", "leave out documents that cannot be indexed, and list them in FILE", Path)
     add("--tokens RANKER", "store each document's tokens for this ranker; may be repeated", repeated=True)
-    add("--encode RANKER", "store the vectors of each document's chunks by this bi-encoder")
+    add(
+        "--encode RANKER",
+        "store the vectors of each document's chunks by this bi-encoder, or of its tokens by this "
+        "multi-vector model; may be repeated",
+        repeated=True,
+    )
+    add(
+        "--codec CODEC",
+        "how token vectors are stored: int8 (the default), int4 (half the size) or fp16 (twice the size)",
+        choices=get_args(CodecName),
+    )
     add(
         "--max-document-tokens N",
         "keep the first N tokens of each document, and their vectors; otherwise all that the ranker reads",
@@ -165,22 +175,28 @@ def _stores(args: argparse.Namespace, texts: Sequence[str]) -> list[Store]:
             stores[store.key] = store
     if args.encode:
         # Imported here: an index without vectors needs no torch.
-        from farrank_indexes.chunk_encoder import ChunkEncoder
-        from farrank_indexes.encodings_store import EncodingsStoreBuilder
+        from farrank_indexes.chunk_encoder import encoding_store
 
-        with _named_flag("--encode", args.encode):
-            source = args.encode
-            if args.export == "auto":
-                from farrank_cli.exporting import exported_source
+        for source in args.encode:
+            with _named_flag("--encode", source):
+                served = source
+                if args.export == "auto":
+                    from farrank_cli.exporting import exported_source
 
-                limits = ExportLimits(args.export_minutes, args.export_memory)
-                source = exported_source(f"--encode {source}", source, limits, texts=texts)
-            encoder = ChunkEncoder(source, args.encode_precision, args.max_document_tokens)
-        encodings = EncodingsStoreBuilder(encoder)
-        stores[encodings.key] = encodings
+                    limits = ExportLimits(args.export_minutes, args.export_memory)
+                    served = exported_source(f"--encode {source}", source, limits, texts=texts)
+                encodings = encoding_store(
+                    served, args.encode_precision, args.max_document_tokens, args.codec
+                )
+            stores[encodings.key] = encodings
+        if sum(store.vectors_version is not None for store in stores.values()) > 1:
+            raise CommandError(
+                "index: --encode names two bi-encoders; an index has one vector for each chunk"
+            )
     else:
         for name, value in (
             ("--encode-precision", args.encode_precision),
+            ("--codec", args.codec),
             ("--export", args.export == "auto"),
         ):
             if value:
