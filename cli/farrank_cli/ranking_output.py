@@ -26,6 +26,7 @@ def add_ranking_flags(parser: argparse.ArgumentParser) -> None:
     add("--max-chunks N", "read at most N chunks of each document", count)
     add("--depth DEPTH", DEPTH_MEANING, depth)
     add("--chunks", "show the score of every chunk")
+    add("--matches", "show the token that each token of the query found (multi-vector rankers)")
     add("--json", "print one JSON object per line instead of a table")
 
 
@@ -38,6 +39,7 @@ def ranking_options(args: argparse.Namespace) -> dict[str, Any]:
         "max_chunks": args.max_chunks,
         "depth": args.depth,
         "return_chunk_scores": args.chunks,
+        "return_token_matches": args.matches,
         "score_scale": args.score_scale and ScoreScale[args.score_scale.upper()],
     }
 
@@ -48,18 +50,18 @@ _MIN_EXCERPT_WIDTH = 24
 _MAX_ID_WIDTH = 40
 
 
-def print_ranking(ranking: Ranking, text_of: TextOf, *, as_json: bool) -> None:
+def print_ranking(ranking: Ranking, query: str, text_of: TextOf, *, as_json: bool) -> None:
     """Print results to stdout, and truncations and timings to stderr."""
     if as_json:
         for rank, result in enumerate(ranking.results, start=1):
             print(json.dumps(_as_object(rank, result, text_of(result)), ensure_ascii=False))
     else:
-        _print_table(ranking, text_of)
+        _print_table(ranking, query, text_of)
     for note in _notes(ranking):
         print(note, file=sys.stderr)
 
 
-def _print_table(ranking: Ranking, text_of: TextOf) -> None:
+def _print_table(ranking: Ranking, query: str, text_of: TextOf) -> None:
     if not ranking.results:
         print("no documents found")
         return
@@ -82,6 +84,14 @@ def _print_table(ranking: Ranking, text_of: TextOf) -> None:
             place = f"{'  chunk':<{id_width}}  {'':>{read_width}}"
             indent = f"{'':>{4 + len(round_)}}  {chunk.score:>9.4f}  {place}  "
             print(indent + _passage(chunk, text, len(indent)))
+        for match in result.token_matches:
+            place = f"{'  match':<{id_width}}  {'':>{read_width}}"
+            found = _plain(text[match.start : match.end]) or "(a special token)"
+            asked = _plain(query[match.query_start : match.query_end])
+            print(
+                f"{'':>{4 + len(round_)}}  {match.similarity:>9.4f}  {place}  "
+                f"[{match.start}:{match.end}] {asked} → {found}"
+            )
 
 
 def _chunks_of(result: Result) -> int:

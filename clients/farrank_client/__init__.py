@@ -30,6 +30,7 @@ from farrank_client.ranking import (
     Result,
     ScoreScale,
     Timings,
+    TokenMatch,
     Usage,
 )
 from farrank_client.retry import RetryPolicy
@@ -68,6 +69,7 @@ __all__ = [
     "ScoreScale",
     "Timings",
     "Tls",
+    "TokenMatch",
     "Transport",
     "Unavailable",
     "Unimplemented",

@@ -64,7 +64,8 @@ class RerankOptions(TypedDict, total=False):
     `depth` is how much is read of each document: "all" that the ranker's limits allow, "adaptive", or an
     `AdaptiveDepth` with a budget. With `comparable_scores` the results may be sorted by score: rounds of the
     best documents alone are left out, unless the ranker takes the maximum over chunks. `instruction` is the
-    task in the prompt of a ranker that takes one; the server refuses it for others.
+    task in the prompt of a ranker that takes one; the server refuses it for others. `return_token_matches`
+    asks a multi-vector ranker which token each of the query's tokens found; others refuse it.
     """
 
     ranker: str | None
@@ -72,6 +73,7 @@ class RerankOptions(TypedDict, total=False):
     max_chunks: int | None
     return_texts: bool
     return_chunk_scores: bool
+    return_token_matches: bool
     score_scale: ScoreScale | None
     priority: Priority | None
     count_tokens_cut: bool

@@ -115,6 +115,21 @@ class Passage(FromWire):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenMatch(FromWire):
+    """A token of the query, and the most similar token of a document, each as a span of characters.
+
+    `start` and `end` are 0 if the most similar vector is that of a special token. `similarity` is the product
+    of the two vectors, with nearly all models their cosine.
+    """
+
+    query_start: int
+    query_end: int
+    start: int
+    end: int
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
 class FirstStageScore(FromWire):
     """The score of a document in one first stage, on that stage's own scale, and the index's name."""
 
@@ -134,7 +149,8 @@ class Result(FromWire):
     index if several were searched as one. `chunks_read` counts the chunks that the ranker read,
     `chunks_scored` those that adaptive depth chose them from, and `chunks_cut` those beyond a limit.
     Documents of a later `round` precede the others. Scores of different rounds compare only if the ranker
-    takes the maximum over chunks.
+    takes the maximum over chunks. `token_matches` has a match for each token of the query if the call set
+    `return_token_matches`.
     """
 
     id: str
@@ -151,6 +167,7 @@ class Result(FromWire):
     chunks_scored: int = 0
     chunks_cut: int = 0
     round: int = 0
+    token_matches: tuple[TokenMatch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

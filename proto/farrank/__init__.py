@@ -44,6 +44,7 @@ __all__ = [
     "ScoreScale",
     "Timings",
     "Tls",
+    "TokenMatch",
     "Transport",
     "Unavailable",
     "Unimplemented",

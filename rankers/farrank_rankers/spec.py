@@ -164,6 +164,7 @@ class RankerSpec:
     def document_calibration(self) -> Calibration:
         """The calibration of a document's raw score to one between 0 and 1.
 
+        That of MaxSim is for its mean over the query's vectors, a cosine.
         A sum over chunks grows with their number, and its sigmoid would be 1 for every long document. Unless
         the spec says otherwise, it is divided by the maximum number of a document's chunks.
         """
@@ -181,7 +182,7 @@ class RankerSpec:
 
     @property
     def _family_calibration(self) -> Calibration:
-        unit_length = isinstance(self.options, BiEncoderOptions) and self.options.normalize
+        unit_length = isinstance(self.options, BiEncoderOptions | MaxSimOptions) and self.options.normalize
         return COSINE_CALIBRATION if unit_length else Calibration()
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from farrank_rankers.family import MaxSimOptions
 from farrank_rankers.features import Features
-from farrank_rankers.reader import Reader
+from farrank_rankers.reader import ChunkFramer, Reader
 from farrank_rankers.tokens import IntArray, Role, TokenizedText
 
 # The product of a query's vector with a document without any that is compared, and a lower bound of scores:
@@ -81,6 +81,22 @@ def document_vectors(features: Features, reader: Reader, document: TokenizedText
     places = np.arange(features.vectors.shape[1]) - reader.tokens_before_window + starts  # (C, S)
     own = (places >= starts) & (places < ends)
     return _compared(features.vectors, features.token_roles, np.where(own, places, -1))
+
+
+def compared_places(reader: Reader, document: TokenizedText) -> IntArray:
+    """Number a document's compared vectors as `TokenVectors.places` does, without encoding it.
+
+    Shapes: -> (T,).
+    """
+    places: list[NDArray[np.int64]] = []
+    chunks = reader.split(document)
+    starts = reader.places(document)[0][:, 0].tolist()
+    for start, chunk, framed in zip(starts, chunks, ChunkFramer(reader, None).inputs(chunks), strict=True):
+        within = np.arange(framed.tokens) - reader.tokens_before_window  # (L,)
+        of_text = (within >= 0) & (within < len(chunk))
+        placed = np.where(of_text, within + start, -1)
+        places.append(placed[(framed.roles != int(Role.SKIPPED)) & (framed.roles != int(Role.PADDING))])
+    return np.concatenate(places).astype(np.int32)
 
 
 def _compared(vectors: Tensor, roles: Tensor, places: NDArray[np.int64]) -> TokenVectors:

@@ -9,6 +9,7 @@ product. Tiles end where windows end, so that a document of any length needs the
 """
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +87,48 @@ def score_by_maxsim(
             [score / count for score in own] for own, count in zip(found.chunk_scores, counts, strict=True)
         ]
     return found
+
+
+class BestRows(NamedTuple):
+    """For each token of the query's own, the most similar vector of a document's that are compared.
+
+    Shapes: rows (Q,), places among those vectors; similarities (Q,).
+    """
+
+    rows: NDArray[np.int64]
+    similarities: Vectors
+
+
+def best_rows(
+    document: Features, query: Features, options: MaxSimOptions, window_scores: Sequence[float]
+) -> BestRows:
+    """Find the vectors that decided a document's score, in the windows that counted.
+
+    Special and expansion tokens of the query, which have no characters, are left out.
+    Shapes: document and query as for `score_by_maxsim`, window_scores (C,).
+    Raises: OutOfMemory, DeviceLost.
+    """
+    with device_failures():
+        coded = compared_vectors(document)
+        asked = query.vectors[query.token_roles == Role.QUERY]  # (Q, K)
+        begin, end = 0, int(coded.ends[-1])
+        if options.aggregation != "union":
+            window = int(np.argmax(window_scores)) if options.aggregation == "max" else 0
+            begin, end = int(coded.ends[window - 1]) if window else 0, int(coded.ends[window])
+        room = min(_TILE_ROWS, max(1, end - begin))
+        products = FloatProducts(asked, room) if coded.codec is None else coded.codec.products(asked, room)
+        rows = np.full(len(asked), -1, dtype=np.int64)
+        best: NDArray[Any] | None = None
+        for first in range(begin, end, room):
+            compared = products.compare([coded.rows[first : min(first + room, end)]])  # (Q, T)
+            place = compared.argmax(axis=1)
+            found = np.take_along_axis(compared, place[:, None], axis=1)  # (Q, 1)
+            better = np.ones(len(asked), dtype=bool) if best is None else found[:, 0] > best[:, 0]
+            best = found if best is None else np.where(better[:, None], found, best)
+            rows[better] = place[better] + first
+        if best is None:
+            return BestRows(rows, np.full(len(asked), NOTHING_TO_COMPARE, dtype=np.float32))
+        return BestRows(rows, products.similarities(best)[:, 0])
 
 
 def window_maxima(documents: Sequence[CodedVectors], query: Tensor) -> Vectors:

@@ -66,6 +66,16 @@ def test_chunks_are_shown_below_their_document(farrank: Farrank, server: Server,
     assert len(outcome.out.splitlines()) == 4
 
 
+def test_token_matches_are_shown_below_their_document(
+    farrank: Farrank, server: Server, files: list[Path]
+) -> None:
+    outcome = farrank("rerank", "--server", server[0], "--query", "Käse", "--matches", files[1])
+
+    _, _, one, special = outcome.out.splitlines()
+    assert one.split() == ["0.7500", "match", "[7:11]", "Käse", "→", "Käse"]
+    assert special.split() == ["0.2500", "match", "[0:0]", "Käse", "→", "(a", "special", "token)"]
+
+
 def test_the_options_reach_the_server(farrank: Farrank, server: Server, files: list[Path]) -> None:
     target, servicer = server
 

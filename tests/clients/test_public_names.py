@@ -49,6 +49,7 @@ def test_public_names(package: ModuleType) -> None:
         "ScoreScale",
         "Timings",
         "Tls",
+        "TokenMatch",
         "Transport",
         "Unavailable",
         "Unimplemented",

@@ -9,7 +9,7 @@ import torch
 from farrank_rankers.features import Features, stacked
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.token_vectors import document_vectors, query_vectors
+from farrank_rankers.token_vectors import compared_places, document_vectors, query_vectors
 from farrank_rankers.tokens import EncoderInput
 from support.multi_vector_models import save_backbone, save_stanford
 
@@ -36,6 +36,7 @@ def test_each_vector_has_its_characters(tmp_path: Path) -> None:
     assert len(found.vectors) == len(spans) == 6 + 3 * 4
     assert found.window_ends.tolist() == [5, 10, 14, 18]
     assert found.vectors.shape[1] == 16
+    assert compared_places(reader, document).tolist() == found.places.tolist()
     query = reader.read_query("hello world")
     asked = query_vectors(encoded(ranker, reader.query_input(query)))
     assert asked.places.tolist() == [-1, -1, 0, 1, -1, -1, -1, -1, -1]

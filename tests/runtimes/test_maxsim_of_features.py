@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,8 +13,10 @@ from farrank_rankers.families.maxsim import MaxSim
 from farrank_rankers.family import MaxSimOptions, WindowAggregation
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.spec import RankerSpec
+from farrank_rankers.token_vectors import are_compared
 from farrank_rankers.tokens import Role
-from farrank_runtimes.maxsim import score_by_maxsim
+from farrank_runtimes import maxsim
+from farrank_runtimes.maxsim import best_rows, score_by_maxsim
 
 ROLES = [Role.SPECIAL, Role.DOCUMENT, Role.SKIPPED, Role.PADDING]
 LENGTHS = st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=5), min_size=1, max_size=5)
@@ -57,3 +60,30 @@ def test_queries_of_different_lengths_are_scored_together() -> None:
     ]
     assert found.scores == pytest.approx(alone, abs=1e-6)
     assert score_by_maxsim([], [], MaxSimOptions()).scores == []
+
+
+@pytest.mark.parametrize("aggregation", ["union", "max", "first"])
+@pytest.mark.parametrize("tile", [3, 16_384])
+@given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=5))
+def test_the_best_rows_decide_the_score(
+    lengths: list[int], aggregation: WindowAggregation, tile: int
+) -> None:
+    document = stacked([vectors_of(length, ROLES) for length in lengths])
+    query = vectors_of(6, [Role.QUERY])
+    query.token_roles[2] = Role.EXPANSION  # has no characters, and no match
+    options = MaxSimOptions(aggregation=aggregation)
+    scored = score_by_maxsim([document], [query], options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maxsim, "_TILE_ROWS", tile)
+        rows, similarities = best_rows(document, query, options, scored.chunk_scores[0])
+    kept = document.vectors[are_compared(document.token_roles)]
+    products = query.vectors @ kept.T
+    own = [0, 1, 3, 4, 5]
+    assert similarities.tolist() == pytest.approx(products[own, rows].tolist(), abs=1e-5)
+    total = sum(similarities.tolist())
+    if aggregation == "union":
+        assert total + products[2].max().item() == pytest.approx(scored.scores[0], abs=1e-4)
+    else:
+        number = 0 if aggregation == "first" else int(np.argmax(scored.chunk_scores[0]))
+        window = document.vectors[number][are_compared(document.token_roles[number])]
+        assert total + (query.vectors[2] @ window.T).max().item() == pytest.approx(scored.scores[0], abs=1e-4)

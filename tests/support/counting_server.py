@@ -8,6 +8,11 @@ import grpc
 
 from farrank.v1 import rerank_pb2, rerank_pb2_grpc
 
+# Of a query that begins with a word of four letters: one token of a document, and a special token.
+MATCHES = [
+    rerank_pb2.TokenMatch(query_end=4, start=7, end=11, similarity=0.75),
+    rerank_pb2.TokenMatch(query_end=4, similarity=0.25),
+]
 STORED = {"d1": "nothing here\nat all", "d2": "the \x1b[31mKäse is\there"}
 
 
@@ -41,6 +46,7 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
                     score=count,
                     deciding_passage=passage if text else None,
                     chunks=[passage, passage] if request.options.return_chunk_scores else [],
+                    token_matches=MATCHES if request.options.return_token_matches and count else [],
                     text=text if request.options.return_texts else None,
                     tokens_cut=len(text) // 100,
                     characters_cut=len(text) // 100 * 5,

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{args.jsonl}: contains no documents")
     with connect(args) as client:
         ranking = client.rerank(args.query, documents, **ranking_options(args))
-    print_ranking(ranking, lambda result: documents[result.index].text, as_json=args.json)
+    print_ranking(ranking, args.query, lambda result: documents[result.index].text, as_json=args.json)
     return DONE
 
 

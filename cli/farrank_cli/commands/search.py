@@ -26,5 +26,5 @@ def run(args: argparse.Namespace) -> int:
         ranking = client.search_and_rerank(
             args.query, index=args.index, k=args.k, return_texts=True, **ranking_options(args)
         )
-    print_ranking(ranking, lambda result: result.text or "", as_json=args.json)
+    print_ranking(ranking, args.query, lambda result: result.text or "", as_json=args.json)
     return DONE

@@ -18,6 +18,7 @@ from farrank_rankers.ensemble import mean_score
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.batcher import QueueItem
+from farrank_runtimes.maxsim import BestRows
 from farrank_server.config.schema import DepthConfig
 from farrank_server.engine.admission.reservations import Reservation
 from farrank_server.engine.loaded.document_cache import KnownDocuments
@@ -74,13 +75,27 @@ def text_documents(texts: Iterable[str]) -> tuple[InputDocument, ...]:
     return tuple(InputDocument(len(text), text) for text in texts)
 
 
+class TokenMatch(NamedTuple):
+    """A token of the query and the most similar one of a document; spans count Unicode code points.
+
+    `start` and `end` are 0 if the most similar vector is that of a special token.
+    """
+
+    query_start: int
+    query_end: int
+    start: int
+    end: int
+    similarity: float
+
+
 @dataclass(slots=True, eq=False)
 class RerankCall:
     """A validated request of any protocol. Times are seconds of `time.monotonic`.
 
     `documents` is empty until the documents are found, if the call names them or searches for them. `depth`
     None means each ranker's own. With `comparable_scores` the scores of all rounds compare. `instruction` is
-    the task in the rankers' formats; empty means their own.
+    the task in the rankers' formats; empty means their own. With `token_matches`, the best `top_n` documents
+    (None: all) have them.
     """
 
     ranker: str
@@ -94,6 +109,8 @@ class RerankCall:
     depth: DepthConfig | None = None
     comparable_scores: bool = False
     instruction: str = ""
+    token_matches: bool = False
+    top_n: int | None = None
 
     @property
     def account(self) -> Account:
@@ -115,7 +132,7 @@ class ScoredDocument:
 
     `numbers` are the places of these chunks among all of the document (None: they are the first ones), of
     which a selector scored `chunks_scored`. Documents of a later `round` precede the others, whatever their
-    scores.
+    scores. `matches` are the tokens that the query's tokens found, if the call asks for them.
     """
 
     score: float
@@ -125,6 +142,7 @@ class ScoredDocument:
     numbers: Sequence[int] | None = None
     chunks_scored: int = 0
     round: int = 1
+    matches: tuple[TokenMatch, ...] = ()
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -190,12 +208,14 @@ class Ended(StrEnum):
 class RerankResult:
     """The answer to a call: one scored document for each document of the call, in the call's order.
 
-    `ended` is set if rounds are missing.
+    `ended` is set if rounds are missing. `summed_vectors` is the number of the query's vectors over which
+    scores are sums; 1 if they are not.
     """
 
     documents: Sequence[ScoredDocument]
     tally: Tally
     ended: Ended | None = None
+    summed_vectors: int = 1
 
     @property
     def ended_early(self) -> bool:
@@ -233,7 +253,8 @@ class ActiveCall:
 
     `finished` and `round` belong to the event loop; other threads use `settle` and `end_round`. The fields
     after them belong to the device thread; between two rounds, to a tokenizer thread. `depth` is how much is
-    read of each document. `reads_on` says that there may be another round after this one.
+    read of each document. `reads_on` says that there may be another round after this one. `best_rows` holds
+    the vectors that decided each document's score, by its index, if the call asks for token matches.
     """
 
     id: int
@@ -251,6 +272,7 @@ class ActiveCall:
     tally: Tally = field(default_factory=Tally)
     unscored: set[int] = field(default_factory=set)
     reads_on: bool = False
+    best_rows: dict[int, BestRows] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Expect a score for each document."""
@@ -261,6 +283,12 @@ class ActiveCall:
     def is_wanted(self) -> bool:
         """Whether the caller still waits for the answer. Any thread may ask."""
         return not self.finished.done()
+
+    @property
+    def summed_vectors(self) -> int:
+        """The number of the query's vectors over which scores are sums; 1 if they are not."""
+        options, query = self.ranker.spec.maxsim, self.query_features
+        return 1 if options is None or options.mean or query is None else len(query.vectors)
 
     @property
     def is_query_alone(self) -> bool:

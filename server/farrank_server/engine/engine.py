@@ -115,13 +115,19 @@ class Engine:
         return self.rankers[name]
 
     def _members(self, call: RerankCall) -> Sequence[LoadedRanker]:
-        """Find the rankers of a call. Raises: NotFound; InvalidArgument for a depth or instruction."""
+        """Find the rankers of a call. Raises: NotFound; InvalidArgument for an option that they lack."""
         members = self.scorer(call.ranker).members
         if call.depth is not None and call.depth.is_adaptive:
             why = why_not_adaptive(*(member.spec for member in members))
             if why is not None:
                 name = call.ranker or next(iter(self.rankers))
                 raise InvalidArgument(f"options.depth: ranker {name} cannot be adaptive: {why}")
+        if call.token_matches and (len(members) > 1 or members[0].spec.maxsim is None):
+            name = call.ranker or next(iter(self.rankers))
+            raise InvalidArgument(
+                f"options.return_token_matches: ranker {name} has none; only single rankers of family "
+                "maxsim do"
+            )
         for member in members if call.instruction else ():
             if (why := why_no_instruction(member.spec.family, member.spec.options)) is not None:
                 raise InvalidArgument(f"options.instruction: ranker {member.name} takes none: {why}")
@@ -357,6 +363,8 @@ class Engine:
                     self._reservations.correct(reservation, ranker.name, to_encode, read.chunks)
                     await active.finished
                     documents = active.scored()
+                    if call.token_matches:
+                        documents = await self._tokenizers.match_tokens(active, documents)
                 else:
                     documents, ended = await self._read_in_rounds(rounds)
         except TimeoutError:
@@ -371,7 +379,7 @@ class Engine:
         tally = read + active.tally
         if rounds is not None:
             tally.chunks = sum(len(document.spans) for document in documents)
-        result = RerankResult(documents, tally, ended)
+        result = RerankResult(documents, tally, ended, active.summed_vectors)
         # Count after the answer is on its way: no caller has to wait for the counters.
         priority, exemplar = call.account.priority, call.record.exemplar()
         self._loop.call_soon(count_answer, self._metrics, ranker, result, priority, exemplar)

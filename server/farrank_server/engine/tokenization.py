@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from farrank_indexes.stored_documents import Cut, EncodedDocument, StoredTokens
 from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.errors import ReadingStopped, SpecError
 from farrank_rankers.reader import ChunkFramer, Reader
+from farrank_rankers.token_vectors import compared_places
 from farrank_rankers.tokens import TokenizedText
 from farrank_server.engine.admission.estimates import Speed
 from farrank_server.engine.admission.reservations import (
@@ -25,7 +27,15 @@ from farrank_server.engine.admission.reservations import (
     Reservation,
     Reservations,
 )
-from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput, RerankCall, Tally
+from farrank_server.engine.call import (
+    ActiveCall,
+    PendingDocument,
+    QueuedInput,
+    RerankCall,
+    ScoredDocument,
+    Tally,
+    TokenMatch,
+)
 from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.engine.rounds import CallRounds
 from farrank_server.engine.stored import Source
@@ -171,6 +181,47 @@ class TokenizerPool:
             if done is not None:
                 return done[0]
 
+    async def match_tokens(
+        self, call: ActiveCall, documents: Sequence[ScoredDocument]
+    ) -> tuple[ScoredDocument, ...]:
+        """Add token matches to the call's best documents. Raises: ReadingStopped."""
+        order = sorted(range(len(documents)), key=lambda index: documents[index].rank)
+        best = order[: call.call.top_n or None]
+        matches = await self._in_turns(call.call.account, self._matches(call, best), call.reservation)
+        return tuple(
+            replace(document, matches=matches[index]) if index in matches else document
+            for index, document in enumerate(documents)
+        )
+
+    def _matches(self, call: ActiveCall, indices: Sequence[int]) -> Steps[dict[int, tuple[TokenMatch, ...]]]:
+        """Read documents again, for their tokens' characters: few calls need these, so none are kept."""
+        reader, query = yield from _asked(call.ranker, call.call)
+        asked = list(zip(query.starts.tolist(), query.ends.tolist(), strict=True))
+        most = min(call.ranker.tokens_read(call.call.max_chunks, call.depth), self._max_document_tokens)
+        found: dict[int, tuple[TokenMatch, ...]] = {}
+        for index in indices:
+            document = call.call.documents[index]
+            stored = document.source(call.ranker.name).tokens
+            if stored is not None:
+                read = stored.read(document.place, most)
+            elif document.text is not None:
+                steps = reader.document_steps(document.text, most)
+                read = yield from _wanted(call, steps)
+            else:
+                continue
+            places = compared_places(reader, read)
+            yield
+            rows, similarities = call.best_rows[index]
+            spans = [
+                (int(read.starts[place]), int(read.ends[place])) if place >= 0 else (0, 0)
+                for place in places[rows].tolist()
+            ]
+            found[index] = tuple(
+                TokenMatch(*own, *span, similarity)
+                for own, span, similarity in zip(asked, spans, similarities.tolist(), strict=True)
+            )
+        return found
+
     async def prepare_query(self, call: ActiveCall) -> None:
         """Read and submit only the query of a call, for a dual ranker.
 
@@ -292,6 +343,19 @@ class TokenizerPool:
                 if not call.is_wanted:
                     raise ReadingStopped(f"stopped after {reached} characters of a document")
         return read
+
+
+def _wanted(call: ActiveCall, steps: Generator[int, None, TokenizedText]) -> Steps[TokenizedText]:
+    """Read a text while the call is wanted. Raises: ReadingStopped."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            read: TokenizedText = done.value
+            return read
+        yield
+        if not call.is_wanted:
+            raise ReadingStopped("the call ended while its documents were read")
 
 
 def _turn(steps: Steps[T]) -> tuple[T] | None:

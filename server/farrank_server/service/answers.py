@@ -51,9 +51,12 @@ def add_ranking(
     on_scale: Scale = float
     on_passage_scale: Scale = float
     if _is_sigmoid(options):
-        on_scale = scorer.document_calibration.apply
+        # A sum over the query's vectors grows with their number, and its sigmoid would be 1 for long queries.
+        count = result.summed_vectors
+        of_document, of_chunk = scorer.document_calibration, scorer.chunk_calibration
+        on_scale = lambda raw: of_document.apply(raw / count)  # noqa: E731
         if evidence == pb.EVIDENCE_CHUNK_SCORE:
-            on_passage_scale = scorer.chunk_calibration.apply
+            on_passage_scale = lambda raw: of_chunk.apply(raw / count)  # noqa: E731
     scales = on_scale, on_passage_scale
     for index in order[: options.top_n or None]:
         document = result.documents[index]
@@ -180,6 +183,7 @@ def _result_to_pb(
         chunks_read=len(document.spans),
         chunks_scored=document.chunks_scored,
         round=document.round,
+        token_matches=[pb.TokenMatch(**match._asdict()) for match in document.matches],
     )
 
 

@@ -189,6 +189,8 @@ class RerankService:
             depth=validate.depth_of(request.options),
             comparable_scores=request.options.comparable_scores,
             instruction=request.options.instruction,
+            token_matches=request.options.return_token_matches,
+            top_n=request.options.top_n or None,
         )
 
 

@@ -35,9 +35,7 @@ needs_6 = pytest.mark.skipif(
     int(version("sentence-transformers").partition(".")[0]) < 6, reason="needs sentence-transformers 6"
 )
 EXACT: dict[str, Any] = {"rel": 0, "abs": 1e-5}
-SENTENCE = (
-    "the long document ranks chunks of passages by a query and its tokens while windows slide over text "
-)
+SENTENCE = "the long document ranks chunks of passages by a query and its tokens while windows slide over "
 LONG = SENTENCE * 9
 QUERIES = (QUERY, "hello", SENTENCE * 2)
 FIXED = {"strategy": "fixed", "attend": False, "length": 32}

@@ -13,6 +13,7 @@ from farrank_calls.telemetry.call_record import Facts, TracedBatch
 from farrank_indexes.stored_documents import EncodedDocument
 from farrank_rankers.features import Features
 from farrank_runtimes.document_groups import gathered, kept
+from farrank_runtimes.maxsim import best_rows
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory, forget_locals
 from farrank_server.engine.admission.reservations import Reservation, Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
@@ -224,6 +225,11 @@ class BatchResults:
             # before.
             is_new = [ranker.cache is not None and document.whole is None for document in ready]
             on_host = [its.to("cpu") if new else None for its, new in zip(features, is_new, strict=True)]
+            if ranker.spec.maxsim is not None:
+                for document, its, own in zip(ready, features, found.chunk_scores, strict=True):
+                    if (call := document.call).call.token_matches:
+                        matched = best_rows(its, _query(call), ranker.spec.maxsim, own)
+                        call.best_rows[document.index] = matched
         self._succeeded()
         if found.halved_groups:
             self._metrics.batch_failures.labels(ranker.name, "out_of_memory").inc(found.halved_groups)
