@@ -8,7 +8,7 @@ Rows are compared in tiles that fit into the processor's cache, with the rows of
 product. Tiles end where windows end, so that a document of any length needs the same memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ from farrank_runtimes.runtime import DocumentScores
 from farrank_runtimes.token_codecs import CodedVectors, FloatProducts, Vectors
 
 _TILE_ROWS = 16_384
+# Vectors of documents whose copies are in memory at once.
+_GROUP_BYTES = 2**26
 
 
 def score_token_vectors(
@@ -73,13 +75,19 @@ def score_by_maxsim(
 ) -> DocumentScores:
     """Score documents that were just encoded, and documents of a store. As `Runtime.score`.
 
-    Scores and evidence are those of `families.maxsim.MaxSim`, to rounding.
+    Scores and evidence are those of `families.maxsim.MaxSim`, to rounding. Documents are compared in groups
+    of bounded size, because their compared vectors are copied.
     """
     with device_failures():
         vectors = {id(query): query_vectors(query) for query in queries}
-        rows = [compared_vectors(each) for each in documents]
     asked = [vectors[id(query)] for query in queries]
-    found = score_token_vectors(rows, asked, options.aggregation)
+    found = DocumentScores([], [])
+    for group in _groups(documents):
+        with device_failures():
+            rows = [compared_vectors(each) for each in documents[group]]
+        scored = score_token_vectors(rows, asked[group], options.aggregation)
+        found.scores += scored.scores
+        found.chunk_scores += scored.chunk_scores
     if options.mean:
         counts = [len(query) for query in asked]
         found.scores = [score / count for score, count in zip(found.scores, counts, strict=True)]
@@ -87,6 +95,19 @@ def score_by_maxsim(
             [score / count for score in own] for own, count in zip(found.chunk_scores, counts, strict=True)
         ]
     return found
+
+
+def _groups(documents: Sequence[Features]) -> Iterator[slice]:
+    """Divide documents, in their order, into groups of at most _GROUP_BYTES; a group has at least one."""
+    start = nbytes = 0
+    for place, document in enumerate(documents):
+        own = document.vectors.nbytes
+        if place > start and nbytes + own > _GROUP_BYTES:
+            yield slice(start, place)
+            start, nbytes = place, 0
+        nbytes += own
+    if documents:
+        yield slice(start, len(documents))
 
 
 class BestRows(NamedTuple):

@@ -16,7 +16,7 @@ from farrank_rankers.spec import RankerSpec
 from farrank_rankers.token_vectors import are_compared
 from farrank_rankers.tokens import Role
 from farrank_runtimes import maxsim
-from farrank_runtimes.maxsim import best_rows, score_by_maxsim
+from farrank_runtimes.maxsim import best_rows, score_by_maxsim, score_token_vectors
 
 ROLES = [Role.SPECIAL, Role.DOCUMENT, Role.SKIPPED, Role.PADDING]
 LENGTHS = st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=5), min_size=1, max_size=5)
@@ -87,3 +87,22 @@ def test_the_best_rows_decide_the_score(
         number = 0 if aggregation == "first" else int(np.argmax(scored.chunk_scores[0]))
         window = document.vectors[number][are_compared(document.token_roles[number])]
         assert total + (query.vectors[2] @ window.T).max().item() == pytest.approx(scored.scores[0], abs=1e-4)
+
+
+def test_documents_are_copied_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call may have gigabytes of vectors; copies of all of them would double that."""
+    documents = [stacked([vectors_of(5, ROLES)] * count) for count in (2, 1, 1, 7, 1, 2)]
+    query = vectors_of(4, [Role.QUERY])
+    whole = score_by_maxsim(documents, [query] * len(documents), MaxSimOptions())
+    copied: list[int] = []
+
+    def counted(rows: list[Any], *others: Any) -> Any:
+        copied.append(len(rows))
+        return score_token_vectors(rows, *others)
+
+    monkeypatch.setattr(maxsim, "score_token_vectors", counted)
+    monkeypatch.setattr(maxsim, "_GROUP_BYTES", 3 * 5 * 8 * 4)
+    found = score_by_maxsim(documents, [query] * len(documents), MaxSimOptions())
+    assert found.scores == pytest.approx(whole.scores, abs=1e-5)
+    assert [len(own) for own in found.chunk_scores] == [len(own) for own in whole.chunk_scores]
+    assert copied == [2, 1, 1, 2]

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from support.tiny_tokenizers import byte_pairs, save_tokenizer, wordpiece
+from support.tiny_tokenizers import byte_level, byte_pairs, save_tokenizer, wordpiece
 
 WIDTH = 16
 # A query of the words of the tiny tokenizers, and documents with punctuation, of which one has no token.
@@ -23,10 +23,11 @@ def save_backbone(folder: Path, model_type: str = "bert", positions: int = 128) 
     from transformers import AutoConfig, AutoModel
 
     pieces = [*string.punctuation, "[unused0]", "[unused1]"]
-    tokenizer = byte_pairs() if model_type == "modernbert" else wordpiece(pieces)
+    tokenizer = {"modernbert": byte_pairs, "roberta": byte_level}.get(model_type, lambda: wordpiece(pieces))()
     folder.mkdir()
     saved = save_tokenizer(tokenizer, folder, model_type)
-    saved.add_special_tokens({"mask_token": "[MASK]"})
+    mask, pad = ("<mask>", "<pad>") if model_type == "roberta" else ("[MASK]", "[PAD]")
+    saved.add_special_tokens({"mask_token": mask})
     saved.save_pretrained(folder)
     config = AutoConfig.for_model(
         model_type,
@@ -37,7 +38,7 @@ def save_backbone(folder: Path, model_type: str = "bert", positions: int = 128) 
         initializer_range=0.25,
         vocab_size=len(saved),
         max_position_embeddings=positions,
-        pad_token_id=tokenizer.token_to_id("[PAD]"),
+        pad_token_id=tokenizer.token_to_id(pad),
         **({"local_attention": 16} if model_type == "modernbert" else {}),
     )
     with torch.random.fork_rng():

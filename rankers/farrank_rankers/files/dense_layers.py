@@ -59,6 +59,15 @@ def read_norm(path: Path, width: int) -> HeadLayer:
     return HeadLayer("norm", width)
 
 
+def hidden_size(config: Mapping[str, Any], folder: Path) -> int:
+    """Read the width of a transformer's vectors in its config.json; DistilBERT calls it dim.
+
+    Raises: SourceError naming file, key and value.
+    """
+    key = "dim" if config.get("model_type") == "distilbert" else "hidden_size"
+    return read_number(config, key, folder / "config.json")
+
+
 def read_number(values: Mapping[str, Any], key: str, path: Path) -> int:
     """Read a number of at least 1. Raises: SourceError naming file, key and value."""
     number: int = read_value(int, values.get(key), f"{path}: {key}", SourceError)

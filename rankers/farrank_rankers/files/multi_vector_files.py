@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from farrank_rankers.errors import SourceError
 from farrank_rankers.family import HeadLayer, MaxSimOptions
-from farrank_rankers.files.dense_layers import read_dense, read_number
+from farrank_rankers.files.dense_layers import hidden_size, read_dense
 from farrank_rankers.files.saved_modules import (
     CONFIG,
     MODULES,
@@ -306,7 +306,7 @@ class _Layout:
         return _ids(words, self.tokenizer)
 
     def _head(self) -> tuple[HeadLayer, ...]:
-        width = read_number(self.config, "hidden_size", self.transformer_path.with_name("config.json"))
+        width = hidden_size(self.config, self.transformer_path.parent)
         layers: list[HeadLayer] = []
         for folder in dense_folders(self.folder):
             layers.append(read_dense(folder / "config.json", width, "token_embeddings"))

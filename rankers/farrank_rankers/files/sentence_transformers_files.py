@@ -14,7 +14,7 @@ from farrank_rankers.family import (
     TextPooling,
 )
 from farrank_rankers.files.chat_templates import classifier_prompt
-from farrank_rankers.files.dense_layers import read_dense, read_norm, read_number
+from farrank_rankers.files.dense_layers import hidden_size, read_dense, read_norm
 from farrank_rankers.files.model_files import ModelFiles, is_static
 from farrank_rankers.files.saved_modules import (
     CONFIG,
@@ -66,7 +66,7 @@ def modular_options(files: ModelFiles, tokenizer: TextTokenizer) -> CrossEncoder
     _check_lowercasing(files)
     read = read_json(folder / str(modules[1]["path"]) / "config.json")
     layers: list[HeadLayer] = []
-    width = read_number(files.config, "hidden_size", files.transformer / "config.json")
+    width = hidden_size(files.config, files.transformer)
     for module, kind in zip(modules[2:], kinds[2:], strict=True):
         path = folder / str(module["path"]) / "config.json"
         written = "scores" if module is modules[-1] else _SENTENCE
@@ -145,7 +145,7 @@ def biencoder_options(files: ModelFiles) -> BiEncoderOptions:
     head: list[HeadLayer] = []
     if not static:
         for module in modules[2 : 2 + count]:
-            width = head[-1].width if head else read_number(files.config, "hidden_size", files.transformer)
+            width = head[-1].width if head else hidden_size(files.config, files.transformer)
             head.append(read_dense(folder / str(module["path"]) / "config.json", width, _SENTENCE))
         _check_lowercasing(files)
         read = read_json(folder / str(modules[1]["path"]) / "config.json")

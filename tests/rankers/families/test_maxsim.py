@@ -82,6 +82,13 @@ MODELS: dict[str, tuple[str, Save]] = {
         "modernbert",
         lambda base, to: save_sentence_transformers(base, to, expansion=FIXED, document_length=50),
     ),
+    "DistilBERT": ("distilbert", lambda base, to: save_sentence_transformers(base, to, expansion=FIXED)),
+    "RoBERTa": (
+        "roberta",
+        lambda base, to: save_sentence_transformers(
+            base, to, expansion=FIXED, document_length=60, prompts={"query": "query: ", "document": "text: "}
+        ),
+    ),
     "PyLate": ("bert", lambda base, to: save_pylate(base, to, ("[Q] ", "[D] "), **PYLATE)),
     "PyLate, attended": (
         "modernbert",
