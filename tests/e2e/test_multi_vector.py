@@ -107,6 +107,18 @@ async def test_tokens_that_decided_have_their_characters(server: Replica, name: 
 
 
 @in_one_loop
+async def test_a_document_of_several_pieces_has_matches(server: Replica) -> None:
+    """Its text is read again in steps, after the call has its scores."""
+    text = SENTENCE * 500
+    async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
+        ranking = await client.rerank(QUERY, [text], ranker="stanford", return_token_matches=True)
+    (result,) = ranking.results
+    found = {text[match.start : match.end] for match in result.token_matches if match.end}
+    assert found
+    assert found <= set(SENTENCE.split())
+
+
+@in_one_loop
 async def test_only_the_deciding_window_has_matches_if_the_best_counts(server: Replica) -> None:
     ranking = await ranked(server, ranker="best", return_token_matches=True)
     (result,) = [each for each in ranking.results if each.index == 3]

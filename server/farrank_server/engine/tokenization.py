@@ -184,7 +184,7 @@ class TokenizerPool:
     async def match_tokens(
         self, call: ActiveCall, documents: Sequence[ScoredDocument]
     ) -> tuple[ScoredDocument, ...]:
-        """Add token matches to the call's best documents. Raises: ReadingStopped."""
+        """Add token matches to the call's best documents, all of which have their scores."""
         order = sorted(range(len(documents)), key=lambda index: documents[index].rank)
         best = order[: call.call.top_n or None]
         matches = await self._in_turns(call.call.account, self._matches(call, best), call.reservation)
@@ -205,8 +205,7 @@ class TokenizerPool:
             if stored is not None:
                 read = stored.read(document.place, most)
             elif document.text is not None:
-                steps = reader.document_steps(document.text, most)
-                read = yield from _wanted(call, steps)
+                read = yield from _in_steps(reader.document_steps(document.text, most))
             else:
                 continue
             places = compared_places(reader, read)
@@ -345,8 +344,8 @@ class TokenizerPool:
         return read
 
 
-def _wanted(call: ActiveCall, steps: Generator[int, None, TokenizedText]) -> Steps[TokenizedText]:
-    """Read a text while the call is wanted. Raises: ReadingStopped."""
+def _in_steps(steps: Generator[int, None, TokenizedText]) -> Steps[TokenizedText]:
+    """Read a text. If the caller goes, nobody asks for the next step."""
     while True:
         try:
             next(steps)
@@ -354,8 +353,6 @@ def _wanted(call: ActiveCall, steps: Generator[int, None, TokenizedText]) -> Ste
             read: TokenizedText = done.value
             return read
         yield
-        if not call.is_wanted:
-            raise ReadingStopped("the call ended while its documents were read")
 
 
 def _turn(steps: Steps[T]) -> tuple[T] | None:
