@@ -209,6 +209,7 @@ Activation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 class HeadLayer:
     """A layer of a head: dense, with an activation, or a LayerNorm. `width` is that of its output.
 
+    A dense layer with a `residual` adds its input, projected to `width` if it has another.
     Raises: SpecError naming field, value and limit.
     """
 
@@ -216,6 +217,7 @@ class HeadLayer:
     width: int
     bias: bool = True
     activation: Activation = "identity"
+    residual: bool = False
 
     def __post_init__(self) -> None:
         """Refuse impossible widths."""

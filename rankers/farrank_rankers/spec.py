@@ -215,6 +215,7 @@ class RankerSpec:
         for name in self.options.UNSAID:
             if getattr(self.options, name) == getattr(type(self.options)(), name):
                 del values["options"][name]
+        _drop_unsaid(values["options"])
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -231,6 +232,18 @@ class RankerSpec:
             raise SpecError(f"the text is {short(values)}; it must be an object")
         kinds = {"options": family_named(values.get("family", "")).options}
         return read_fields(cls, values, "the spec", SpecError, kinds)
+
+
+def _drop_unsaid(values: Any) -> None:
+    """Drop the fields of heads' layers that were added later, at their defaults, for the same reason."""
+    if isinstance(values, dict):
+        if values.get("residual") is False:
+            del values["residual"]
+        for value in values.values():
+            _drop_unsaid(value)
+    elif isinstance(values, list | tuple):
+        for value in values:
+            _drop_unsaid(value)
 
 
 def family_options(

@@ -51,7 +51,7 @@ def save_sentence_transformers(backbone: Path, folder: Path, **given: Any) -> Pa
     """Save a model of sentence-transformers 6.
 
     `given` may have a tokenizer's `skiplist`, `query_length`, `document_length`, `expansion`, `activation`,
-    `normalize` (default true), `dense` (default true) and MultiVectorEncoder's own keywords.
+    `normalize` (default true), `dense` (default true), `bias`, `residual`, and MultiVectorEncoder's keywords.
     """
     from sentence_transformers import MultiVectorEncoder
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
@@ -67,8 +67,11 @@ def save_sentence_transformers(backbone: Path, folder: Path, **given: Any) -> Pa
             bias = given.pop("bias", False)
             activation = given.pop("activation", nn.Identity())
             hidden = int(modules[0].get_embedding_dimension())  # type: ignore[operator]
-            dense = Dense(hidden, WIDTH, bias, activation, module_input_name="token_embeddings")
-            modules.append(dense)
+            named: dict[str, Any] = {"module_input_name": "token_embeddings"}
+            if given.pop("residual", False):  # as mxbai-edge-colbert, one of the same width and a projection
+                modules.append(Dense(hidden, hidden, bias, activation, use_residual=True, **named))
+                named["use_residual"] = True
+            modules.append(Dense(hidden, WIDTH, bias, activation, **named))
         modules.append(MultiVectorMask(skiplist_words=skiplist))
         if given.pop("normalize", True):
             modules.append(Normalize(module_input_name="token_embeddings"))

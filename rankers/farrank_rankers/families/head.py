@@ -32,9 +32,29 @@ def head_weights(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in published.items() if _NAMED.match(name)}
 
 
-def _layer(layer: HeadLayer, width: int) -> nn.Sequential:
+def _layer(layer: HeadLayer, width: int) -> nn.Module:
     """Build a layer, its parts named as in sentence-transformers' modules. Shapes: (P, width) -> (P, W)."""
     if layer.kind == "norm":
         return nn.Sequential(OrderedDict(norm=nn.LayerNorm(layer.width)))
+    if layer.residual:
+        return ResidualDense(layer, width)
     linear = nn.Linear(width, layer.width, bias=layer.bias)
     return nn.Sequential(OrderedDict(linear=linear, activation=_ACTIVATIONS[layer.activation]()))
+
+
+class ResidualDense(nn.Module):
+    """A dense layer that adds its input, projected if the widths differ. Shapes: (…, width) -> (…, W)."""
+
+    def __init__(self, layer: HeadLayer, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, layer.width, bias=layer.bias)
+        self.activation = _ACTIVATIONS[layer.activation]()
+        self.residual: nn.Module = nn.Identity()
+        if width != layer.width:
+            self.residual = nn.Linear(width, layer.width, bias=False)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Shapes: (…, width) -> (…, W)."""
+        mixed: Tensor = self.activation(self.linear(vectors))
+        added: Tensor = self.residual(vectors)
+        return mixed + added

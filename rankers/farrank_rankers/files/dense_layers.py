@@ -32,9 +32,8 @@ def read_dense(path: Path, width: int, read: str, written: str | None = None) ->
         "in_features": width,
         "module_input_name": read,
         "module_output_name": written or read,
-        "use_residual": False,
     }
-    found = {"module_output_name": given, "module_input_name": given, "use_residual": False} | {
+    found = {"module_output_name": given, "module_input_name": given} | {
         key: value for key, value in values.items() if value is not None
     }
     for key, value in expected.items():
@@ -48,7 +47,8 @@ def read_dense(path: Path, width: int, read: str, written: str | None = None) ->
         )
     bias: bool = read_value(bool, values.get("bias", True), f"{path}: bias", SourceError)
     width = read_number(values, "out_features", path)
-    return HeadLayer("dense", width, bias, _ACTIVATIONS[function])
+    residual: bool = read_value(bool, values.get("use_residual", False), f"{path}: use_residual", SourceError)
+    return HeadLayer("dense", width, bias, _ACTIVATIONS[function], residual)
 
 
 def read_norm(path: Path, width: int) -> HeadLayer:

@@ -151,7 +151,7 @@ def test_a_long_query_keeps_its_first_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("use_residual", True, "use_residual is True; only False is served"),
+        ("use_residual", 1, "use_residual is 1; it must be true or false"),
         ("module_input_name", "token_embeddings", "module_input_name is 'token_embeddings'; only"),
         (
             "activation_function",

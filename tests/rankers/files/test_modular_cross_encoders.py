@@ -147,7 +147,7 @@ def test_a_default_prompt_precedes_the_query(make_backbone: MakeBackbone, tmp_pa
         ("2_Dense", {"activation_function": "modeling.Own"}, "activation_function is 'modeling.Own'"),
         ("2_Dense", {"in_features": 16}, "in_features is 16; only 32 is served there"),
         ("2_Dense", {"module_output_name": "other"}, "module_output_name is 'other'"),
-        ("2_Dense", {"use_residual": True}, "use_residual is True; only False is served there"),
+        ("2_Dense", {"use_residual": 1}, "use_residual is 1; it must be true or false"),
         ("2_Dense", {"out_features": "a"}, "out_features is 'a'; it must be a whole number"),
         ("3_LayerNorm", {"dimension": 32}, "dimension is 32; only 24 fits there"),
         ("4_Dense", {"module_output_name": "sentence_embedding"}, "only 'scores' is served there"),

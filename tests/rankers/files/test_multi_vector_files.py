@@ -75,7 +75,7 @@ OWN: dict[str, tuple[Callable[[Path], None], str]] = {
         "skiplist_tasks is ['query', 'document']; only ['document'] is served",
     ),
     "images": (lambda at: edit(at, MASK, keep_only_token_ids=[3]), "keep_only_token_ids is set"),
-    "residual": (lambda at: edit(at, DENSE, use_residual=True), "use_residual is True; only False is served"),
+    "residual": (lambda at: edit(at, DENSE, use_residual=1), "use_residual is 1; it must be true or false"),
     "pooled input": (
         lambda at: edit(at, DENSE, module_input_name="sentence_embedding"),
         "module_input_name is 'sentence_embedding'; only 'token_embeddings' is served",
