@@ -141,3 +141,21 @@ async def test_their_readers_are_listed(stub: Any) -> None:
     for name in (*CODECS, "alone"):
         assert list(listed[name].encodings_for) == ["maxsim"]
     assert not listed["plain"].encodings_for
+
+
+async def test_tokens_that_decided_are_found_in_stored_vectors(stub: Any) -> None:
+    stored, plain, alone = [
+        by_id(await searched(stub, index, return_token_matches=True)) for index in ("fp16", "plain", "alone")
+    ]
+    equal = total = 0
+    for name, expected in plain.items():
+        assert len(expected.token_matches) == 5
+        for one, other in zip(stored[name].token_matches, expected.token_matches, strict=True):
+            assert (one.query_start, one.query_end) == (other.query_start, other.query_end)
+            assert one.similarity == pytest.approx(other.similarity, abs=1e-3)
+            equal += (one.start, one.end) == (other.start, other.end)
+            total += 1
+        # Neither its text nor its tokens are at hand.
+        assert not alone[name].token_matches
+    # Repeated sentences have tokens of almost the same similarity, of which rounding may choose another.
+    assert equal >= 0.7 * total
