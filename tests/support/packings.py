@@ -12,7 +12,7 @@ def packing_of(lengths: list[int], seed: int = 0) -> Packing:
         [
             EncoderInput(
                 random.integers(0, 30_000, length, dtype=np.int32),
-                random.integers(Role.SPECIAL, max(Role) + 1, length).astype(np.int32),
+                random.integers(Role.SPECIAL, Role.DOCUMENT + 1, length).astype(np.int32),
                 random.integers(0, 2, length, dtype=np.int32),
             )
             for length in lengths
