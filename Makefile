@@ -90,7 +90,7 @@ OLDER_TESTS := tests/rankers tests/runtimes/test_packed_runtime.py tests/runtime
 	$(addprefix tests/first_stage/test_learned_kinds.py::test_,a_masked_language_model_weighs_the_query \
 		a_query_that_the_model_cannot_hold_is_refused stored_vectors_are_found_with_the_rankers_own_scores) \
 	$(addprefix tests/e2e/test_,embedded_rankers.py modernbert.py widely_used.py yes_no.py) \
-	tests/training/test_ranking_trainer.py tests/docs/test_constraints.py \
+	tests/training/test_ranking_trainer.py tests/bench/test_exporters.py tests/docs/test_constraints.py \
 	$(addprefix --ignore=tests/rankers/,exports files/test_difference.py test_papers.py test_zoo.py) \
 	$(addprefix --ignore=tests/rankers/packed/test_,$(addsuffix .py,attention_blocks attention_choice flash_attn_kernel flex_attention kernels_on_a_gpu torch_varlen_kernel)) \
 	$(addprefix --ignore=tests/rankers/backbones/packed/test_,$(addsuffix .py,block_by_block compiled_patterns compiling precision)) \

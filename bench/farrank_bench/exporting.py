@@ -1,6 +1,7 @@
-"""The contenders' model: all-MiniLM-L6-v2 as a cross-encoder with a random head, and its fastest exports."""
+"""The measured cross-encoders, whose heads are random, and their fastest exports."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.export_folder import Export
 from farrank_rankers.exports.manifest import ExportPrecision
 from farrank_rankers.files.model_files import EMBEDDED
+from farrank_rankers.files.open import open_reader
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
@@ -32,20 +34,35 @@ class CrossEncoder:
 
 
 def write_cross_encoder(folder: Path) -> CrossEncoder:
-    """Write both forms. The ranker reads one chunk of each document, as the peers do."""
+    """Write all-MiniLM-L6-v2 with a random head in both forms."""
+    return _save_both(_one_chunk_reader(EMBEDDED), folder)
+
+
+def write_random(folder: Path, config: Mapping[str, object]) -> CrossEncoder:
+    """Write a model of a configuration with random weights in both forms. Its tokenizer is MiniLM's."""
+    backbone = folder / "backbone"
+    backbone.mkdir(parents=True)
+    (backbone / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    open_reader(EMBEDDED).tokenizer.files.write(backbone)
+    return _save_both(_one_chunk_reader(backbone, pretrained=False), folder)
+
+
+def _one_chunk_reader(backbone: str | Path, *, pretrained: bool = True) -> Ranker:
+    """Make a cross-encoder that reads one chunk of each document, as the peers do."""
     ranker = new_ranker(
         "cross-encoder",
-        EMBEDDED,
+        backbone,
         seed=1,
+        pretrained=pretrained,
         window=MAX_DOCUMENT_TOKENS,
         stride=MAX_DOCUMENT_TOKENS,
         max_document_tokens=MAX_DOCUMENT_TOKENS,
         max_query_tokens=MAX_QUERY_TOKENS,
     )
-    return save_both(ranker, folder)
+    return ranker.eval()
 
 
-def save_both(ranker: Ranker, folder: Path) -> CrossEncoder:
+def _save_both(ranker: Ranker, folder: Path) -> CrossEncoder:
     """Write a cross-encoder as an artifact and in transformers' format."""
     made = CrossEncoder(ranker, folder / "artifact", folder / "transformers")
     save_ranker(ranker, made.artifact)

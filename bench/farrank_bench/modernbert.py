@@ -4,15 +4,14 @@ Speed does not depend on the weights, so a published checkpoint of this size is 
 rounding on rankings does depend on them: exports are therefore written whatever their parity is.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from farrank_bench.against_peers import taus
-from farrank_bench.corpus_calls import MAX_DOCUMENT_TOKENS, MAX_QUERY_TOKENS, encoder_inputs, make_calls
-from farrank_bench.exporting import FAST, CrossEncoder, save_both
+from farrank_bench.corpus_calls import encoder_inputs, make_calls
+from farrank_bench.exporting import FAST, CrossEncoder, write_random
 from farrank_bench.peers import PREDICT, predicting
 from farrank_bench.report import Row
 from farrank_bench.rounds import Contender, measure_rounds, whole
@@ -20,9 +19,6 @@ from farrank_bench.served import RANKER, score_served, serving
 from farrank_client import Client
 from farrank_exporters.export import export_ranker
 from farrank_exporters.texts import SampleTexts, divide, python_documentation
-from farrank_rankers.files.model_files import EMBEDDED
-from farrank_rankers.files.open import open_reader
-from farrank_rankers.files.untrained import new_ranker
 
 # The published configuration of answerdotai/ModernBERT-base. Fields that do not affect speed are left out.
 BASE = {
@@ -50,21 +46,7 @@ AIMS = {(TORCH, PREDICT_BF16): 1.0, (EXPORT, PREDICT_BF16): 3.0, (EXPORT, PREDIC
 
 def write_modernbert(folder: Path, sizes: Mapping[str, object] | None = None) -> CrossEncoder:
     """Write both forms of a cross-encoder. Its tokenizer is MiniLM's, because no package has ModernBERT's."""
-    backbone = folder / "backbone"
-    backbone.mkdir(parents=True)
-    (backbone / "config.json").write_text(json.dumps({**BASE, **(sizes or {})}), encoding="utf-8")
-    open_reader(EMBEDDED).tokenizer.files.write(backbone)
-    ranker = new_ranker(
-        "cross-encoder",
-        backbone,
-        seed=1,
-        pretrained=False,
-        window=MAX_DOCUMENT_TOKENS,
-        stride=MAX_DOCUMENT_TOKENS,
-        max_document_tokens=MAX_DOCUMENT_TOKENS,
-        max_query_tokens=MAX_QUERY_TOKENS,
-    )
-    return save_both(ranker.eval(), folder)
+    return write_random(folder, {**BASE, **(sizes or {})})
 
 
 def export_both(made: CrossEncoder) -> list[Row]:

@@ -39,7 +39,15 @@ from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.package_versions import package_versions
 from farrank_rankers.ranker import Ranker
-from farrank_runtimes.runtime import DeviceAbsent, Placement, PrecisionAbsent, Runtime, RuntimeAbsent
+from farrank_runtimes.runtime import (
+    DeviceAbsent,
+    DeviceLost,
+    OutOfMemory,
+    Placement,
+    PrecisionAbsent,
+    Runtime,
+    RuntimeAbsent,
+)
 from farrank_runtimes.runtime_table import RUNTIMES, check_here, open_export, readers_of
 
 
@@ -257,12 +265,18 @@ def runtimes_for(
 def open_runtime(name: str, exported: ExportedRanker) -> Runtime:
     """Open a runtime on an export that is finished or still being written.
 
-    Raises: ExportError if the runtime cannot be opened here.
+    Raises: ExportError if the runtime cannot be opened here, or refuses the graph; OutOfMemory, DeviceLost.
     """
     try:
         return open_export(name, exported, _placement(name))
     except (RuntimeAbsent, PrecisionAbsent, DeviceAbsent) as error:
         raise ExportError(f"the export cannot be measured with {name}: {error}") from error
+    except (OutOfMemory, DeviceLost):
+        raise
+    except Exception as error:  # ONNX Runtime's exceptions have no other base
+        # OpenVINO's first lines name its own source files.
+        reason = str(error).strip().splitlines()
+        raise ExportError(f"{name} refuses the graph: {reason[-1] if reason else repr(error)}") from error
 
 
 def _placement(name: str) -> Placement:

@@ -16,6 +16,7 @@ import torch
 from farrank_exporters.optimum_here import AskedExporter, Level, check_installed
 from farrank_exporters.plain_graph import encoder_around, plain_output, trace_plain, why_not_plain
 from farrank_exporters.trace import OPSET, quiet, trace_aggregator
+from farrank_rankers.backbones.forms import dense_attention
 from farrank_rankers.errors import ExportError
 from farrank_rankers.exports.manifest import Exporter, Graph
 from farrank_rankers.exports.published_files import Instructions, processor_instructions
@@ -100,7 +101,7 @@ def _trace(ranker: Ranker, path: Path) -> None:
     ranker.eval()
     model: Any = ranker.encoder.backbone
     task = _TASKS[plain_output(ranker)]
-    with _named("optimum cannot trace it"), torch.no_grad():
+    with _named("optimum cannot trace it"), torch.no_grad(), dense_attention(model):
         constructor = TasksManager.get_exporter_config_constructor(
             "onnx", model=model, task=task, library_name="transformers"
         )

@@ -20,7 +20,7 @@ from farrank_rankers.files.open import open_ranker
 from farrank_runtimes import onnx_runtime
 from farrank_runtimes.graph_files import GraphFiles
 from farrank_runtimes.openvino_runtime import computes_bf16
-from farrank_runtimes.runtime import Placement, Runtime
+from farrank_runtimes.runtime import OutOfMemory, Placement, Runtime
 from support.exported_rankers import CALIBRATION, MEASURED, TracedRanker, text
 
 
@@ -76,6 +76,39 @@ def export(artifact: Path, precision: Any = "fp32", form: Any = "onnx", **argume
 def files(artifact: Path) -> dict[str, bytes]:
     found = [path for path in artifact.rglob("*") if path.is_file()]
     return {str(path.relative_to(artifact)): path.read_bytes() for path in found}
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        ("Exception from src/core.cpp:132:\nUnexpected: no If of dynamic rank\n\n", "Unexpected: no If of"),
+        ("", "RuntimeError"),
+    ],
+)
+@pytest.mark.usefixtures("traced_before")
+def test_a_runtime_that_refuses_the_graph_says_why_in_one_line(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch, raised: str, reason: str
+) -> None:
+    def refuse(*_given: Any) -> Any:
+        raise RuntimeError(raised)
+
+    before = files(artifact)
+    monkeypatch.setattr(farrank_exporters.export, "open_export", refuse)
+    with pytest.raises(ExportError, match=f"^onnx refuses the graph: {reason}[^\\n]*$"):
+        export(artifact)
+    assert files(artifact) == before
+
+
+@pytest.mark.usefixtures("traced_before")
+def test_memory_that_runs_out_is_not_the_graphs_fault(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhaust(*_given: Any) -> Any:
+        raise OutOfMemory("no memory")
+
+    monkeypatch.setattr(farrank_exporters.export, "open_export", exhaust)
+    with pytest.raises(OutOfMemory, match=r"^no memory$"):
+        export(artifact)
 
 
 @pytest.mark.usefixtures("traced_before")

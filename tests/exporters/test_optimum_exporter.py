@@ -25,6 +25,7 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_runtimes.published_graph import read_graph
 from support import published_exports as made
+from support.classifiers import cross_encoder
 from support.exported_rankers import CALIBRATION, MEASURED
 
 HERE = importlib.util.find_spec("optimum") is not None
@@ -111,6 +112,26 @@ def test_an_artifacts_export_is_made_of_optimums_graph_and_keeps_its_bound(name:
             served_by=(),
             exporter="optimum",
         )
+
+
+@needs_optimum
+@pytest.mark.parametrize("kind", ["deberta-v2", "modernbert"])
+def test_both_runtimes_load_optimums_graph_of_newer_architectures(kind: str, tmp_path: Path) -> None:
+    """OpenVINO refused DeBERTa's, which asked in a branch whether there are as many keys as queries."""
+    published, artifact = tmp_path / "published", tmp_path / "artifact"
+    published.mkdir()
+    save_ranker(cross_encoder(kind, published), artifact)
+    manifest = export_ranker(
+        open_ranker(artifact),
+        artifact,
+        "onnx",
+        "fp32",
+        measured=MEASURED,
+        calibration=CALIBRATION,
+        exporter="optimum",
+    ).manifest
+    assert manifest.runtimes == ("onnx", "openvino")
+    assert [each.kendall_tau for each in manifest.parity] == [1.0, 1.0]
 
 
 @needs_optimum

@@ -3,13 +3,15 @@
 Source: He et al., "DeBERTa", ICLR 2021; He et al., "DeBERTaV3", ICLR 2023.
 """
 
+import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from farrank_rankers.backbones.bert import after_attention
-from farrank_rankers.backbones.forms import Forms
+from farrank_rankers.backbones.forms import Forms, Replacement
 from farrank_rankers.packed.packed_backbone import (
     Compile,
     LayerParts,
@@ -143,4 +145,17 @@ class PackedDeberta(PackedTransformer):
         return self.model.encoder.get_rel_embedding(), self._slots
 
 
-DEBERTA = Forms(packed=PackedDeberta, head=pooled_by_head)
+def one_length(model: Any) -> Iterable[Replacement]:
+    """Spare a graph the question whether there are as many keys as queries: an encoder always has.
+
+    transformers 4 asks it in compiled code. torch's older tracer, which optimum uses, makes a branch of it,
+    and OpenVINO refuses branches whose results have an unknown number of dimensions.
+    """
+    yield Replacement(sys.modules[type(model).__module__], "build_rpos", _same_distances)
+
+
+def _same_distances(query: Tensor, key: Tensor, distances: Tensor, buckets: int, furthest: int) -> Tensor:
+    return distances
+
+
+DEBERTA = Forms(packed=PackedDeberta, head=pooled_by_head, dense=one_length)

@@ -117,7 +117,7 @@ def packed_backbone(
 
 
 def dense_attention(backbone: nn.Module) -> AbstractContextManager[None]:
-    """Temporarily let sparse attention compute all pairs under a mask; other backbones do not change.
+    """Temporarily let sparse attention compute all pairs under a mask, and other attention take no branches.
 
     For tracing: transformers' sparse attention computes with lengths in Python and reads masks' values, which
     a graph with a free length cannot. The vectors are the same; the cost grows with the square of the length.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.deberta_v2 import modeling_deberta_v2
 
 from farrank_rankers.backbones.forms import dense_attention
 from farrank_rankers.chunking import Chunking
@@ -128,3 +129,27 @@ def test_everything_is_put_back_also_after_a_failure(make_backbone: MakeBackbone
     assert {name: type(module) for name, module in backbone.named_modules()} == before
     assert set(vars(backbone)) == attributes
     assert getattr(backbone, "attention_type", "block_sparse") == "block_sparse"
+
+
+def test_deberta_does_not_ask_for_the_number_of_keys(
+    make_backbone: MakeBackbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def build_rpos(query: Tensor, key: Tensor, distances: Tensor, buckets: int, furthest: int) -> Tensor:
+        asked.append((query.shape, key.shape))
+        return distances
+
+    monkeypatch.setattr(modeling_deberta_v2, "build_rpos", build_rpos)
+    ranker = new_ranker("maxp", make_backbone("deberta-v2"), pretrained=False).eval()
+    inputs = batch(ranker, [60, 3])
+    with torch.inference_mode():
+        expected = ranker.encoder(*inputs).vectors
+        assert asked
+        assert all(query == key for query, key in asked)
+        asked.clear()
+        with dense_attention(ranker.encoder.backbone):
+            found = ranker.encoder(*inputs).vectors
+    assert asked == []
+    assert torch.equal(found, expected)
+    assert modeling_deberta_v2.build_rpos is build_rpos
