@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farrank_cli.exit_codes import CommandError
@@ -32,6 +33,10 @@ def add_new_ranker_flags(add: partial[None], *, required: bool = True) -> None:
     meaning = "initial weights of PARADE's aggregating transformer; only its size with --random-weights"
     add("--aggregator-backbone SOURCE", meaning)
     add("--interaction-backbone SOURCE", "the same for late interaction's transformer")
+    meaning = "for maxsim: values of a token's vector, from its principal components; needs no training"
+    add("--projection N", meaning, int)
+    meaning = 'texts to find them in, one {"text": …} per line (Python\'s documentation)'
+    add("--projection-texts JSONL", meaning, Path)
     add("--random-weights", "do not use the backbone's weights, either")
     meaning = "the papers' limits: documents of 1,431 tokens, queries of 32, padded to 32 in a pair"
     add("--papers", meaning)
@@ -48,6 +53,10 @@ def make_new_ranker(args: argparse.Namespace, seed: int) -> "Ranker":
 
     limits: dict[str, Any] = dict(papers_limits(args.family)) if args.papers else {}
     limits |= {name: given for name in TOKENS if (given := getattr(args, name)) is not None}
+    if args.projection is not None:
+        return _projected(args, limits)
+    if args.projection_texts is not None:
+        raise CommandError("--projection-texts is given without --projection")
     return new_ranker(
         args.family,
         args.backbone,
@@ -59,6 +68,20 @@ def make_new_ranker(args: argparse.Namespace, seed: int) -> "Ranker":
         download=args.download,
         **limits,
     )
+
+
+def _projected(args: argparse.Namespace, limits: dict[str, Any]) -> "Ranker":
+    """Make a multi-vector ranker by its projection. Raises: as `make_new_ranker`."""
+    from farrank_exporters.texts import python_documentation, read_texts
+    from farrank_rankers.files.projected import new_projected_ranker
+
+    if args.family != "maxsim":
+        raise CommandError(f"--projection: family is {args.family}; it must be maxsim")
+    if args.option or args.random_weights:
+        given = "--option" if args.option else "--random-weights"
+        raise CommandError(f"--projection determines options and weights; leave out {given}")
+    texts = python_documentation() if args.projection_texts is None else read_texts(args.projection_texts)
+    return new_projected_ranker(args.backbone, args.projection, texts, download=args.download, **limits)
 
 
 def _options(given: Sequence[str]) -> dict[str, Any]:

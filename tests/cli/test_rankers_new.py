@@ -6,6 +6,7 @@ import builtins
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,10 @@ from farrank_rankers.chunking import Chunking
 from farrank_rankers.family import FAMILIES, BiEncoderOptions, LateInteractionOptions
 from farrank_rankers.files import save
 from farrank_rankers.files.open import open_ranker, open_reader
+from farrank_rankers.files.projected import new_projected_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.papers import paper_models
+from support.random_weights import write_random_weights
 
 if TYPE_CHECKING:
     from support.commands import Outcome
@@ -261,3 +264,47 @@ def test_a_missing_extra_says_how_to_install_it(
     assert outcome.exit_code == 2
     expected = f"farrank: farrank {asked} needs the server extra: pip install 'farrank[server]'"
     assert outcome.err.startswith(expected)
+
+
+def test_a_projection_makes_a_multi_vector_ranker(
+    farrank: Farrank, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    texts = ["rivers and lakes of the north", "seas of the south"]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    backbone = tmp_path / "backbone"
+    shutil.copytree(tiny_backbone, backbone)
+    write_random_weights(backbone)
+    flags = ("--family", "maxsim", "--backbone", backbone, "--projection", 4)
+
+    outcome = new(farrank, *flags, "--projection-texts", tmp_path / "texts.jsonl", "--out", tmp_path / "r")
+
+    assert (outcome.exit_code, outcome.err) == (0, "")
+    assert open_ranker(tmp_path / "r").version == new_projected_ranker(backbone, 4, texts).version
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (("--family", "maxp", "--projection", 4), "--projection: family is maxp; it must be maxsim"),
+        (
+            ("--family", "maxsim", "--projection", 4, "--option", "mean=false"),
+            "--projection determines options and weights; leave out --option",
+        ),
+        (
+            ("--family", "maxsim", "--projection", 4, "--random-weights"),
+            "--projection determines options and weights; leave out --random-weights",
+        ),
+        (
+            ("--family", "maxsim", "--projection-texts", "t.jsonl"),
+            "--projection-texts is given without --projection",
+        ),
+    ],
+)
+def test_a_projection_that_does_not_fit_is_refused(
+    farrank: Farrank, tiny_backbone: Path, tmp_path: Path, flags: tuple[object, ...], error: str
+) -> None:
+    outcome = new(farrank, *flags, "--backbone", tiny_backbone, "--out", tmp_path / "r")
+
+    assert outcome.exit_code == 2
+    assert error in outcome.err
+    assert not (tmp_path / "r").exists()

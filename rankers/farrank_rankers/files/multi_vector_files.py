@@ -124,7 +124,7 @@ def _stanford_options(
         expand_to=length,
         expansion_token=_expansion_token(None, tokenizer, path),
         expansion_attended=value(bool, "attend_to_mask_tokens", False),
-        skipped=_ids(string.punctuation, tokenizer) if value(bool, "mask_punctuation", True) else (),
+        skipped=token_ids(string.punctuation, tokenizer) if value(bool, "mask_punctuation", True) else (),
         head=(HeadLayer("dense", projection[0], bias=False),),
     )
     return options, Lengths(length, value(int, "doc_maxlen", None))
@@ -218,7 +218,7 @@ class _Layout:
             query_prefix=texts[0][1],
             document_marker=texts[1][0],
             document_prefix=texts[1][1],
-            skipped=_ids(string.punctuation if words is None else words, self.tokenizer),
+            skipped=token_ids(string.punctuation if words is None else words, self.tokenizer),
             head=self._head(),
             **expansion,
         )
@@ -303,7 +303,7 @@ class _Layout:
         tasks = values.get("skiplist_tasks") or ["document"]
         if words and tasks not in (["document"], "document"):
             raise SourceError(f"{path}: skiplist_tasks is {short(tasks)}; only ['document'] is served")
-        return _ids(words, self.tokenizer)
+        return token_ids(words, self.tokenizer)
 
     def _head(self) -> tuple[HeadLayer, ...]:
         width = hidden_size(self.config, self.transformer_path.parent)
@@ -327,7 +327,7 @@ def marked(prefix: str, tokenizer: TextTokenizer) -> tuple[int | None, str]:
     return None, prefix
 
 
-def _ids(words: Sequence[str], tokenizer: TextTokenizer) -> tuple[int, ...]:
+def token_ids(words: Sequence[str], tokenizer: TextTokenizer) -> tuple[int, ...]:
     """Look words up that are a token; others are left out, or every unknown word would be skipped."""
     found = {tokenizer.tokenizer.token_to_id(word) for word in words}
     return tuple(sorted(token for token in found if token is not None))
