@@ -22,7 +22,7 @@ from farrank_bench.rounds import Contender, measure_rounds, whole
 from farrank_exporters.export import export_ranker, open_runtime
 from farrank_exporters.texts import SampleTexts, divide, python_documentation
 from farrank_rankers.errors import ExportError
-from farrank_rankers.exports.export_folder import Export, ExportedRanker
+from farrank_rankers.exports.export_folder import ExportedRanker
 from farrank_rankers.exports.manifest import Exporter, ExportParity, ExportPrecision
 from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.open import open_ranker
@@ -144,7 +144,7 @@ def compare(make: Make, given: argparse.Namespace) -> list[Row]:
                 for parity in export.manifest.parity:
                     name = _named(precision, tracer, parity.runtime)
                     contenders[name] = RuntimeAlone(open_runtime(parity.runtime, exported), inputs).score
-                    facts[name] = f"{_size(export, parity.runtime)}; {_fidelity(parity)}"
+                    facts[name] = f"{size_of(export.path('encoder', parity.runtime))}; {_fidelity(parity)}"
         found = measure_rounds(contenders, given.rounds)
     for name, fact in facts.items():
         speed = found.speed_row(name, name)
@@ -161,13 +161,14 @@ def _named(precision: str, tracer: str, runtime: str = "") -> str:
     return f"{precision}, traced by {tracer}" + (f", {runtime}" if runtime else "")
 
 
-def _size(export: Export, runtime: str) -> str:
-    graph = export.path("encoder", runtime)
-    files = [each for each in (graph, graph.with_suffix(".bin")) if each.exists()]
-    size = f"{sum(each.stat().st_size for each in files) / 2**20:.1f} MiB"
-    if graph.suffix != ".onnx":
-        return size
-    return f"{len(onnx.load(graph, load_external_data=False).graph.node)} nodes, {size}"
+def size_of(graph: Path) -> str:
+    """Count the nodes of an ONNX graph, and the MiB of a graph and its weights."""
+    if graph.suffix == ".onnx":
+        nodes = len(onnx.load(graph, load_external_data=False).graph.node)
+        return f"{nodes} nodes, {graph.stat().st_size / 2**20:.1f} MiB"
+    # OpenVINO's own format has the weights in a file of their own.
+    size = sum(each.stat().st_size for each in (graph, graph.with_suffix(".bin")))
+    return f"{size / 2**20:.1f} MiB"
 
 
 def _fidelity(parity: ExportParity) -> str:

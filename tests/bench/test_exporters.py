@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import onnx
 import pytest
 
 from farrank_bench import exporters
@@ -40,3 +41,13 @@ def test_each_graph_has_a_row_or_the_reason_why_there_is_none(
     else:
         assert ratio is None
         assert "constraints-transformers-4.txt" in found["fp32, traced by optimum"]
+
+
+def test_a_graphs_size_has_its_own_weights_and_no_other_runtimes(tmp_path: Path) -> None:
+    graph = tmp_path / "encoder.onnx"
+    nodes = [onnx.helper.make_node("Identity", ["a"], ["b"], doc_string="x" * 2**20)]
+    onnx.save_model(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [], [])), graph)
+    for name in ("encoder.xml", "encoder.bin"):
+        (tmp_path / name).write_bytes(bytes(2**20))
+    assert exporters.size_of(graph) == "1 nodes, 1.0 MiB"
+    assert exporters.size_of(graph.with_suffix(".xml")) == "2.0 MiB"
