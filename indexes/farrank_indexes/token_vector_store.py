@@ -51,6 +51,8 @@ _FORMAT = 1
 # The codec is fitted to this number of a part's first vectors, or to all of a smaller part.
 SAMPLE = 40_000
 _NO_TOKEN = 2**16 - 1
+# Documents whose ends are checked at once.
+_BLOCK = 2**14
 
 
 def key_of(version: str) -> str:
@@ -283,9 +285,7 @@ class TokenVectorStore:
         for part in open_parts(folder, self.manifest, verify=verify):
             vectors, windows = part.facts["vectors"], part.facts["windows"]
             ends = part.array("ends.i64", "<i8", 2 * part.documents, 2)
-            places = ends[:]
-            steps = np.diff(places, axis=0, prepend=0)
-            if places[-1].tolist() != [vectors, windows] or (steps < (0, 1)).any():
+            if not _rise_to(ends, [vectors, windows]):
                 raise damaged(part.folder / "ends.i64", "its places do not fit the other files")
             values = row_values(name, width)
             self._parts.append(
@@ -350,6 +350,20 @@ class TokenVectorStore:
         if at < 0 or place - self._firsts[at] >= len(self._parts[at].ends):
             raise KeyError(place)
         return self._parts[at], place - self._firsts[at]
+
+
+def _rise_to(ends: FlatFile, last: list[int]) -> bool:
+    """Whether each document has a window and no fewer than 0 vectors, and the last ends here.
+
+    Reads blocks: arrays of a million documents would leave the heap large.
+    """
+    before: NDArray[np.int64] = np.zeros((1, 2), dtype=np.int64)
+    for first in range(0, len(ends), _BLOCK):
+        block = ends[first : first + _BLOCK]
+        if (np.diff(block, axis=0, prepend=before) < (0, 1)).any():
+            return False
+        before = block[-1:]
+    return bool(before[0].tolist() == last)
 
 
 def _bounds(part: _Part, number: int) -> tuple[list[int], list[int]]:

@@ -262,6 +262,22 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
         TokenVectorStore(folder, "another")
 
 
+@pytest.mark.parametrize("block", [1, 2, 3, 100])
+@pytest.mark.parametrize(("at", "value"), [(0, -1), (1, 0), (4, 1), (5, 3), (8, 10**6)])
+def test_ends_that_do_not_rise_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, at: int, value: int
+) -> None:
+    monkeypatch.setattr(token_vector_store, "_BLOCK", block)
+    folder = write(tmp_path, TEXTS)
+    TokenVectorStore(folder, "it")
+    path = folder / "part-000000000000" / "ends.i64"
+    ends = np.fromfile(path, dtype="<i8")
+    ends[at] = value
+    ends.tofile(path)
+    with pytest.raises(ConfigError, match=r"ends\.i64: is damaged \(its places do not fit"):
+        TokenVectorStore(folder, "it", verify=False)
+
+
 def test_damaged_windows_are_refused_where_they_are_read(tmp_path: Path) -> None:
     folder = write(tmp_path, ["seventeen letters"])
     path = folder / "part-000000000000" / "windows.u32"
