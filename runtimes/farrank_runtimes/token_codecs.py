@@ -40,13 +40,11 @@ _NARROWEST = np.float32(1e-6)
 
 @cache
 def _rotation(width: int) -> Vectors:
-    """Make the same orthogonal matrix everywhere: cosines of DCT-II, with random signs. Shapes: (K, K)."""
-    places = np.arange(width)
-    cosines = np.cos(np.pi * np.outer(2 * places + 1, places) / (2 * width)) * np.sqrt(2 / width)
-    cosines[:, 0] /= np.sqrt(2)
-    # The numbers of RandomState never change between versions of numpy.
-    signs = np.random.RandomState(0).choice([-1.0, 1.0], width)
-    rotation: Vectors = (signs[:, None] * cosines).astype(np.float32)
+    """Make the same random orthogonal matrix everywhere. Shapes: (K, K)."""
+    # The numbers of RandomState never change between versions of numpy. With positive signs on the diagonal
+    # of its triangle a decomposition is unique.
+    orthogonal, triangle = np.linalg.qr(np.random.RandomState(0).standard_normal((width, width)))
+    rotation: Vectors = (orthogonal * np.sign(np.diag(triangle))).astype(np.float32)
     return rotation
 
 
