@@ -52,7 +52,7 @@ def rounding_stays_small(ranker: Ranker, query: str, documents: list[str]) -> bo
     for document in documents:
         chunks = reader.split(reader.read_document(document))
         with torch.inference_mode():
-            vectors, roles = ranker.encoder(
+            vectors, roles, _ = ranker.encoder(
                 *ranker.tensors([reader.chunk_input(read, chunk) for chunk in chunks])
             )
         unit = torch.nn.functional.normalize(vectors.double(), dim=-1)
