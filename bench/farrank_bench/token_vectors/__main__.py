@@ -46,7 +46,7 @@ def main() -> int:
         parts: list[tuple[str, Measure]] = []
         for section in given.sections:
             if section == "codecs":
-                parts += losses(given.ranker, given.data, Path(folder))
+                parts += losses(given.ranker, given.data)
             elif section == "kernel":
                 kernel = partial(compare_kernels, given.rounds, given.cache, Path(folder))
                 parts.append(("100 documents of 1,431 tokens, 32 query vectors", kernel))

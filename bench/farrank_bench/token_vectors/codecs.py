@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from farrank_bench.report import Measure, Row, not_measured
-from farrank_bench.token_vectors.pca_ranker import write_pca_ranker
 from farrank_demo.questions import load_qrels, load_questions
 from farrank_indexes.chunk_encoder import TokenVectorEncoder
 from farrank_indexes.pydoc_corpus import read_pydoc
@@ -34,6 +33,8 @@ MOST_LOST: Mapping[CodecName, float] = {"int8": 0.001, "int4": 0.005}
 SMALL_SAMPLE = 1_000
 _STAGES = ("bm25", "bm25_rm3", "splade", "tasb")
 _BATCH, _QUERIES = 64, 25
+# The embedded model with a projection, and no training.
+UNTRAINED = "embedded:maxsim"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,23 +81,19 @@ class Encoded:
             yield run
 
 
-def losses(ranker: Path | None, data: Path | None, folder: Path) -> Iterator[tuple[str, Measure]]:
+def losses(ranker: Path | None, data: Path | None) -> Iterator[tuple[str, Measure]]:
     """List the measurements of each collection's losses, by their titles."""
     for name in ("the demo", "NFCorpus", "DL19 passages"):
-        yield f"Codecs: {name}", partial(_losses_of, name, ranker, data, folder)
+        yield f"Codecs: {name}", partial(_losses_of, name, ranker, data)
 
 
-def _losses_of(name: str, ranker: Path | None, data: Path | None, folder: Path) -> list[Row]:
+def _losses_of(name: str, ranker: Path | None, data: Path | None) -> list[Row]:
     if name != "the demo" and data is None:
         return [not_measured(name, "--data names no folder")]
-    if ranker is None:
-        ranker = folder / "ranker"
-        if not ranker.exists():
-            write_pca_ranker(ranker)
-    return _lost(_encoded(name, ranker, data or Path()))
+    return _lost(_encoded(name, str(ranker or UNTRAINED), data or Path()))
 
 
-def _encoded(name: str, ranker: Path, data: Path) -> Encoded:
+def _encoded(name: str, ranker: str, data: Path) -> Encoded:
     candidates: list[Mapping[str, frozenset[str]]] = []
     if name == "the demo":
         documents = [(each.doc_id, each.text) for each in read_pydoc()]
@@ -113,7 +110,7 @@ def _encoded(name: str, ranker: Path, data: Path) -> Encoded:
             run = read_run(folder / f"run.dl19.{stage}.trec.gz")
             candidates.append({key: frozenset(each.doc_id for each in found) for key, found in run.items()})
     queries = {query_id: text for query_id, text in queries.items() if query_id in qrels}
-    encoder = TokenVectorEncoder(str(ranker), "quick")
+    encoder = TokenVectorEncoder(ranker, "quick")
     texts = [text for _, text in documents]
     made = [
         each.vectors

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,15 @@ from farrank_bench.report import Row, below, spread
 from farrank_bench.rounds import ContenderFailed
 from farrank_bench.served import resident_mib, serving
 from farrank_bench.stored_documents import anonymous_mib, texts_of
-from farrank_bench.token_vectors.pca_ranker import write_pca_ranker
+from farrank_bench.token_vectors.codecs import UNTRAINED
 from farrank_client import Client, Document, Ranking
 from farrank_demo.questions import load_questions
 from farrank_indexes.parts import PartWriter
 from farrank_indexes.token_vector_store import TokenVectorStore
-from farrank_rankers.files.open import open_reader
+from farrank_rankers.family import MaxSimOptions
+from farrank_rankers.files.open import open_ranker, open_reader
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.reader import Reader
 from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.maxsim import compared_vectors, score_token_vectors
 from farrank_runtimes.token_codecs import fit
@@ -43,7 +47,13 @@ def searching(ranker: Path | None, folder: Path) -> list[Row]:
     """
     if ranker is None:
         ranker = folder / "compares-all-tokens"
-        write_pca_ranker(ranker, skips_punctuation=False)
+        comparing_all = open_ranker(UNTRAINED)
+        reader = comparing_all.reader
+        options = replace(reader.spec.options_as(MaxSimOptions), skipped=())
+        comparing_all.reader = Reader(
+            replace(reader.spec, options=options), reader.tokenizer, reader.backbone
+        )
+        save_ranker(comparing_all, ranker)
     texts = texts_of(open_reader(str(ranker)), DOCUMENTS, TOKENS)
     collection, index = folder / "documents.jsonl", folder / "index"
     lines = [json.dumps({"id": f"d{number}", "text": text}) for number, text in enumerate(texts)]
