@@ -5,6 +5,7 @@ Source: RFC 9113 (frames), RFC 7541 (headers, here literal ones without Huffman'
 
 import asyncio
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 
 DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
@@ -99,6 +100,14 @@ class UnreadAnswers:
         length = int.from_bytes(head[:3])
         kind, flags, stream = struct.unpack(">BBI", head[3:])
         return kind, flags, stream, await self.reader.readexactly(length)
+
+    async def read_ends(self, ends: list[int]) -> None:
+        """Append the stream of each call that ends, until the connection closes."""
+        with suppress(asyncio.IncompleteReadError, ConnectionResetError):
+            while True:
+                kind, flags, stream, _ = await self.frame()
+                if kind == HEADERS and flags & END_STREAM:
+                    ends.append(stream)
 
     async def is_ended(self) -> bool:
         """Read until the server closes the connection."""
