@@ -107,16 +107,26 @@ class Ranker(nn.Module):
         return super().train(mode)
 
     def forward(
-        self, batch: Sequence[Tensor], counts: Sequence[int], query: Sequence[Tensor] | None = None
+        self,
+        batch: Sequence[Tensor],
+        counts: Sequence[int],
+        query: Sequence[Tensor] | None = None,
+        *,
+        crossed: bool = False,
     ) -> Tensor:
         """Score documents, differentiably.
 
         `batch` holds the encoder inputs of all documents, one document after the other: input_ids, roles and
         token_type_ids, padded on the right (see `tensors`). `counts` says how many inputs each document has.
-        In a dual plan `query` has each document's query in the same form, or one query for all. Under
-        autocast only the encoder runs in lower precision.
-        Shapes: batch (P, L) each, D counts whose sum is P, query (D or 1, L) each -> (D,).
+        In a dual plan `query` has each document's query in the same form, or one query for all; with
+        `crossed` it has any number of queries, and each scores all documents. Under autocast only the encoder
+        runs in lower precision.
+        Shapes: batch (P, L) each, D counts whose sum is P, query (D or 1, L) each -> (D,); crossed: (B, L)
+        each -> (B, D).
+        Raises: ValueError if `crossed` is given without queries.
         """
+        if crossed:
+            return self._cross(batch, counts, query)
         features, chunk_mask, of_query = self._read(batch, counts, query)
         with torch.autocast(chunk_mask.device.type, enabled=False):
             scores: Tensor = self.aggregator(features, chunk_mask, of_query)
@@ -242,6 +252,21 @@ class Ranker(nn.Module):
         if len(of_query.vectors) == 1:
             of_query = of_query.repeated(len(counts))
         return features, chunk_mask, of_query
+
+    def _cross(
+        self, batch: Sequence[Tensor], counts: Sequence[int], query: Sequence[Tensor] | None
+    ) -> Tensor:
+        """Score all documents for each query. Shapes: (P, L) each, (B, L) each -> (B, D)."""
+        if query is None:
+            raise ValueError("query is None; it must hold the queries that score all documents")
+        features, chunk_mask, _ = self._read(batch, counts, None)
+        queries = [
+            Features(each.vectors[None], None if each.roles is None else each.roles[None])
+            for each in self._encode(query, None).rows()
+        ]
+        with torch.autocast(chunk_mask.device.type, enabled=False):
+            scores = [self.aggregator(features, chunk_mask, each.repeated(len(counts))) for each in queries]
+        return torch.stack(scores)
 
     def _encode(self, batch: Sequence[Tensor], batch_size: int | None) -> Features:
         """Encode inputs, at most `batch_size` at once. Shapes: (P, L) each -> fp32 (P, …)."""

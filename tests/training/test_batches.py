@@ -13,7 +13,7 @@ from farrank_rankers.family import FAMILIES
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.reader import Reader
-from farrank_training.batches import Collator, TrainingBatch, placed_reader
+from farrank_training.batches import Collator, TrainingBatch, competing_documents, placed_reader
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
 from farrank_training.training_set import Group
@@ -73,6 +73,38 @@ def test_a_query_is_read_apart_where_the_family_does(ranker: Ranker) -> None:
         assert queries == [None, None]
     else:
         assert [len(query[0]) for query in queries if query] == [4, 1]
+
+
+def test_queries_that_meet_all_documents_are_read_once(tiny_backbone: Path) -> None:
+    collator = Collator(make("biencoder", tiny_backbone).reader, crossed=True)
+    batch = collator(GROUPS)
+    assert batch["query"] is not None
+    assert [len(each) for each in batch["query"]] == [2, 2, 2]
+    assert batch["competing"] is not None
+    assert batch["competing"].all()
+    assert Collator(collator.reader)(GROUPS)["competing"] is None
+
+
+def test_a_known_relevant_document_does_not_compete() -> None:
+    groups = [
+        Group("1", "one", ("a", "x"), keys=(1, 9), relevant=frozenset({1, 2})),
+        Group("2", "two", ("b", "y"), keys=(2, 8), relevant=frozenset({2})),
+        Group("3", "three", ("c", "a"), keys=(3, 7), relevant=frozenset({3})),  # the text a has another key
+        Group("4", "two", ("d", "b"), keys=(4, 2), relevant=frozenset({4})),
+    ]
+    competing = competing_documents(groups).tolist()
+    keys = [key for group in groups for key in group.keys]
+    left_out = [{key for key, counts in zip(keys, row, strict=True) if not counts} for row in competing]
+    # Queries 2 and 4 are the same; a group's own documents always compete.
+    assert left_out == [{2, 7}, {2, 4}, set(), {2}]
+    assert competing[1][2]
+    assert competing[1][7] is False
+    assert competing[3][7]
+
+
+def test_groups_in_memory_are_known_by_their_texts() -> None:
+    groups = [Group(word, word, (word, "another"), relevant=frozenset({word, "z"})) for word in ("a", "z")]
+    assert competing_documents(groups).tolist() == [[True, True, False, True], [True, True, True, True]]
 
 
 def test_max_chunks_keeps_the_first_ones(ranker: Ranker) -> None:

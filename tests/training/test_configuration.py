@@ -27,7 +27,10 @@ def test_every_setting_says_what_it_means() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": "mse"}, "loss is 'mse'; it must be one of hinge, ranknet, cross-entropy, margin-mse"),
+        (
+            {"loss": "mse"},
+            "loss is 'mse'; it must be one of hinge, ranknet, cross-entropy, contrastive, margin-mse, kl",
+        ),
         ({"margin": 0}, "margin is 0.0; it must be above 0"),
         ({"score_scale": -1.0}, "score_scale is -1.0; it must be above 0"),
         ({"epochs": 0}, "epochs is 0; it must be at least 1"),

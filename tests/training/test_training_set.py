@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_training.errors import TrainingError
+from farrank_training.known_relevant import text_key
 from farrank_training.training_set import (
+    Candidates,
     Group,
     TrainingSet,
     drawn,
@@ -81,6 +83,27 @@ def test_a_relevant_document_stands_first_and_others_behind_it(files: Files) -> 
     # a and b are relevant; c has grade 0, d and f none, e no text.
     assert firsts == {"text a", "text b"}
     assert others == {"text c", "text d", "text f"}
+
+
+def test_a_group_knows_all_relevant_documents_of_its_query(files: Files) -> None:
+    found = files.open()
+    names: dict[object, str] = {}
+    for group in groups(found, epochs=20):
+        names |= zip(group.keys, group.documents, strict=True)
+    # One key for each document, whichever query it was drawn for.
+    assert sorted(names.values()) == ["text a", "text b", "text c", "text d", "text f"]
+    first, second = groups(found)
+    assert {names[key] for key in first.relevant} == {"text a", "text b"}
+    assert {names[key] for key in second.relevant} == {"text c"}
+
+
+def test_candidates_are_all_relevant_documents_and_some_others(files: Files) -> None:
+    found = files.open(negatives=2)
+    first, second = (found.candidates(index) for index in range(2))
+    assert (first.query, first.positives) == ("first query", ("text a", "text b"))
+    assert first.negatives == found.group(0, 0).documents[1:]
+    # Nothing repeats.
+    assert second == Candidates("second query", ("text c",), ("text f",))
 
 
 def test_negatives_come_from_the_first_candidates_alone(files: Files) -> None:
@@ -214,10 +237,31 @@ def test_triples_are_groups_as_they_are(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(TRIPLES.encode()) if path.suffix == ".gz" else TRIPLES.encode())
     found = triples_set(path)
-    expected = [Group("1", "first query", ("yes", "no")), Group("3", "second", ("da\u2028da", "net"))]
+    texts = [("1", "first query", ("yes", "no")), ("3", "second", ("da\u2028da", "net"))]
+    expected = [
+        Group(*each, keys=tuple(map(text_key, each[2])), relevant=frozenset({text_key(each[2][0])}))
+        for each in texts
+    ]
     assert groups(found, 2) == expected * 2
+    assert found.candidates(0) == Candidates("first query", ("yes",), ("no",))
     assert found.notes == []
     assert list(found.checksums) == [str(path)]
+
+
+def test_what_is_relevant_in_one_line_is_known_in_all(tmp_path: Path) -> None:
+    triples = tmp_path / "triples.tsv"
+    triples.write_text("one\ta\tx\none\tb\tx\ntwo\tc\ta\n")
+    lines = write_jsonl(
+        tmp_path / "groups.jsonl",
+        {"query": "one", "pos": ["a"], "neg": ["x"]},
+        {"query": "one", "pos": ["b"], "neg": []},
+        {"query": "two", "pos": ["c"], "neg": ["a"]},
+    )
+    for found in (triples_set(triples), jsonl_set(lines)):
+        first, *_, last = groups(found)
+        assert first.relevant == {text_key("a"), text_key("b")}
+        assert last.relevant == {text_key("c")}
+        assert last.keys == (text_key("c"), text_key("a"))
 
 
 @pytest.mark.parametrize("name", ["groups.jsonl", "groups.jsonl.gz"])
@@ -233,7 +277,11 @@ def test_json_lines_give_one_relevant_text_and_some_others(tmp_path: Path, name:
     drawn_of = [group for group in groups(found, 40) if group.query_id == "1"]
     assert {group.documents[0] for group in drawn_of} == {"p1", "p2"}
     assert {each for group in drawn_of for each in group.documents[1:]} == {"n1", "n2", "n3"}
-    assert found.group(1, 0) == Group("3", "two", ("p", "n", "n"))
+    last = found.group(1, 0)
+    assert (last.query_id, last.query, last.documents, last.teacher) == ("3", "two", ("p", "n", "n"), None)
+    assert found.candidates(1) == Candidates("two", ("p",), ("n",))
+    assert found.candidates(0).positives == ("p1", "p2")
+    assert len(found.candidates(0).negatives) == 2
     assert found.notes == [
         "2 of 4 queries are left out: 1 without a relevant document, 1 without a negative",
         "1 of 4 queries have fewer than 2 negatives, which repeat",

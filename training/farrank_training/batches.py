@@ -20,8 +20,10 @@ from farrank_training.training_set import Group
 class TrainingBatch(TypedDict):
     """B groups of D documents in P encoder inputs.
 
-    Shapes: batch (P, L) each, D counts whose sum is P; query (D, L) each, (1, L) if there is one group, None
-    in a plan of pairs; B sizes whose sum is D; teacher (B, 1 + n), None without a teacher's scores.
+    Shapes: batch (P, L) each, D counts whose sum is P; query (D, L) each, (1, L) if there is one group,
+    (B, L) if all queries meet all documents, None in a plan of pairs; B sizes whose sum is D; teacher
+    (B, 1 + n), None without a teacher's scores; competing (B, D) as in `competing_documents`, None if queries
+    meet only their own documents.
     """
 
     batch: tuple[Tensor, ...]
@@ -29,6 +31,7 @@ class TrainingBatch(TypedDict):
     query: tuple[Tensor, ...] | None
     sizes: list[int]
     teacher: Tensor | None
+    competing: Tensor | None
 
 
 def training_reader(reader: Reader, document_tokens: int | None) -> Reader:
@@ -66,7 +69,7 @@ class Collator:
     It holds no weights, so any process that loads data may have one. It reads the first `max_chunks` chunks
     of each document, within `document_tokens` (see `training_reader`). For adaptive depth it reads the most
     promising chunks of whole documents instead: `promising` of each, or a number that is drawn for each group
-    with the seed `draws`.
+    with the seed `draws`. With `crossed` all queries of a batch meet all its documents, in a dual plan.
     """
 
     def __init__(
@@ -77,12 +80,14 @@ class Collator:
         *,
         promising: int | None = None,
         draws: int | None = None,
+        crossed: bool = False,
     ) -> None:
         if max_chunks is not None and max_chunks < 1:
             raise TrainingError(f"max_chunks is {max_chunks}; it must be at least 1")
         is_adaptive = promising is not None or draws is not None
         self.reader = reader if is_adaptive else training_reader(reader, document_tokens)
         self.max_chunks, self.promising, self.draws = max_chunks, promising, draws
+        self.crossed = crossed
 
     def __call__(self, groups: Sequence[Group]) -> TrainingBatch:
         """Shapes: see `TrainingBatch`.
@@ -101,8 +106,9 @@ class Collator:
                 inputs += [reader.chunk_input(None if dual else query, chunk) for chunk in chunks]
                 counts.append(len(chunks))
             if dual:
-                # A single group shares one query row; with several groups each document has its own row.
-                times = 1 if len(groups) == 1 else len(group.documents)
+                # A single group shares one query row; with several groups each document has its own row,
+                # unless it meets all queries.
+                times = 1 if len(groups) == 1 or self.crossed else len(group.documents)
                 queries += [reader.query_input(query)] * times
         return TrainingBatch(
             batch=self._tensors(inputs),
@@ -110,6 +116,7 @@ class Collator:
             query=self._tensors(queries) if dual else None,
             sizes=[len(group.documents) for group in groups],
             teacher=teacher,
+            competing=competing_documents(groups) if self.crossed else None,
         )
 
     def _read_query(self, group: Group) -> TokenizedText:
@@ -131,6 +138,23 @@ class Collator:
     def _tensors(self, inputs: Sequence[EncoderInput]) -> tuple[Tensor, ...]:
         """Pad inputs to one batch. Shapes: -> input_ids, roles, token_type_ids (P, L)."""
         return tuple(torch.from_numpy(array) for array in collate(inputs, self.reader.pad_id))
+
+
+def competing_documents(groups: Sequence[Group]) -> Tensor:
+    """Say which documents of a batch compete for each query: its own, and others not known to be relevant.
+
+    A document of another group is left out if its key or its text is that of a relevant document of the
+    query, or if both groups have the same query and it is the other's relevant document.
+    Shapes: -> (B, D) bool.
+    """
+    found: list[bool] = []
+    for place, group in enumerate(groups):
+        for other_place, other in enumerate(groups):
+            same_query = other.query == group.query
+            for number, (key, text) in enumerate(zip(other.keys, other.documents, strict=True)):
+                known = key in group.relevant or text == group.documents[0] or (same_query and number == 0)
+                found.append(place == other_place or not known)
+    return torch.tensor(found).reshape(len(groups), -1)
 
 
 def _teacher(groups: Sequence[Group]) -> Tensor | None:

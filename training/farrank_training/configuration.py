@@ -16,7 +16,8 @@ from farrank_rankers.errors import SourceError
 from farrank_rankers.json_values import parse_json, read_fields, read_text, read_value
 from farrank_training.errors import TrainingError
 
-Loss = Literal["hinge", "ranknet", "cross-entropy", "margin-mse"]
+Loss = Literal["hinge", "ranknet", "cross-entropy", "contrastive", "margin-mse", "kl"]
+KlScores = Literal["min-max", "raw"]
 Precision = Literal["fp32", "bf16"]
 Depth = Literal["all", "adaptive"]
 
@@ -56,8 +57,14 @@ class TrainingConfig:
     loss: Annotated[Loss, SettingRule("the loss to minimise")] = "hinge"
     margin: Annotated[float, SettingRule("lead of a relevant document that hinge asks for", _above_0)] = 1.0
     score_scale: Annotated[
-        float, SettingRule("factor of the scores before the loss; 20 for a bi-encoder's cosines", _above_0)
+        float,
+        SettingRule(
+            "factor of the scores before the loss, 1 / temperature; 20 for a bi-encoder's cosines", _above_0
+        ),
     ] = 1.0
+    kl_scores: Annotated[
+        KlScores, SettingRule("scores that kl compares with a teacher's: both from 0 to 1 in a group, or raw")
+    ] = "min-max"
     negatives: Annotated[int, SettingRule("documents drawn for each relevant one", _at_least(1))] = 1
     negatives_from: Annotated[
         int, SettingRule("number of first candidates of each query to draw negatives from", _at_least(1))

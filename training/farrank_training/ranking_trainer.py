@@ -28,7 +28,7 @@ from farrank_training.batches import Collator
 from farrank_training.chunk_subsets import check_depth
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
-from farrank_training.losses import group_loss
+from farrank_training.losses import check_loss, group_loss, own_documents_first
 from farrank_training.trained_weights import (
     choose_weights,
     hold_limits,
@@ -73,7 +73,10 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         self.interrupted = False
         self.documents = 0  # trained on by this process, in this run
         check_depth(ranker, config)
-        self._loss = group_loss(config.loss, config.margin)
+        check_loss(ranker.spec, config)
+        self._loss = group_loss(config.loss, config.margin, config.kl_scores)
+        # All queries of a batch meet all its documents.
+        self._crossed = config.loss == "contrastive"
         choose_weights(ranker, config, seed)
         first = Collator(ranker.reader, max_chunks=2)([training_set.group(0, 0)])
         # Missing teacher's scores must raise before anything is written.
@@ -89,6 +92,7 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
                 config.max_chunks,
                 config.document_tokens,
                 draws=seed if config.depth == "adaptive" else None,
+                crossed=self._crossed,
             ),
             train_dataset=_Groups(training_set),
             callbacks=[_Flow(self), *(callbacks or [])],
@@ -138,10 +142,13 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         lower = self.config.precision == "bf16"
         # The ranker itself keeps its aggregator in fp32.
         with torch.autocast(self.args.device.type, torch.bfloat16) if lower else nullcontext():
-            scores = model(inputs["batch"], inputs["counts"], inputs["query"])  # (D,)
+            scores = model(inputs["batch"], inputs["counts"], inputs["query"], crossed=self._crossed)
         groups = len(inputs["sizes"])
         self.documents += len(inputs["counts"])
-        loss = self._loss(scores.view(groups, -1) * self.config.score_scale, inputs["teacher"]).sum()
+        scores = scores.view(groups, -1) * self.config.score_scale  # (B, 1 + n), crossed (B, D)
+        if self._crossed:
+            scores = own_documents_first(scores, inputs["competing"])
+        loss = self._loss(scores, inputs["teacher"]).sum()
         # DDP averages the processes' gradients, but each process has only its part of the sum.
         shared: Tensor = loss * self.args.world_size / num_items_in_batch
         return shared

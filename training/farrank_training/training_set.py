@@ -8,7 +8,7 @@ import hashlib
 import math
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from farrank_training.byte_spans import ByteSpans
 from farrank_training.checksums import checksums
 from farrank_training.errors import TrainingError
+from farrank_training.known_relevant import KnownRelevant, text_key
 from farrank_training.text_store import TextStore
 from farrank_trec import missing_documents, read_candidates, read_qrels, read_queries
 from farrank_trec.errors import InputError
@@ -29,9 +30,10 @@ T = TypeVar("T")
 class Group:
     """A query and documents to order, the relevant one first.
 
-    `teacher` holds another model's scores of the documents, for MarginMSE. `query_id` serves messages and
-    random draws; in files without ids it is the line's number. `epoch` serves draws made when the group is
-    read.
+    `teacher` holds another model's scores of the documents, for MarginMSE and KL. `query_id` serves messages
+    and random draws; in files without ids it is the line's number. `epoch` serves draws made when the group
+    is read. `keys` name the documents among those of all groups, by default by their texts, and `relevant`
+    has the keys of all documents that are known to be relevant to the query.
     """
 
     query_id: str
@@ -39,6 +41,22 @@ class Group:
     documents: tuple[str, ...]
     teacher: tuple[float, ...] | None = None
     epoch: int = 0
+    keys: tuple[Hashable, ...] = ()
+    relevant: frozenset[Hashable] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Fill in the keys."""
+        if not self.keys:
+            object.__setattr__(self, "keys", self.documents)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """A query with all its relevant documents, and others drawn from those that are not."""
+
+    query: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...]
 
 
 class TrainingSet:
@@ -56,6 +74,10 @@ class TrainingSet:
 
     def group(self, index: int, epoch: int) -> Group:
         """Draw a query's documents for an epoch; the texts are read now."""
+        raise NotImplementedError
+
+    def candidates(self, index: int) -> Candidates:
+        """Read a query's documents, each once; negatives are those of the first epoch."""
         raise NotImplementedError
 
     def of_seed(self, seed: int) -> "TrainingSet":
@@ -181,7 +203,19 @@ class _Judged(_FileSet):
     def group(self, index: int, epoch: int) -> Group:
         each = self.queries[index]
         chosen = _pick(each.positives, each.negatives, self.negatives, self.seed, epoch, each.query_id)
-        return Group(each.query_id, each.query, tuple(map(self.store.text_at, chosen)))
+        return Group(
+            each.query_id,
+            each.query,
+            tuple(map(self.store.text_at, chosen)),
+            keys=tuple(chosen),
+            relevant=frozenset(each.positives),
+        )
+
+    def candidates(self, index: int) -> Candidates:
+        each = self.queries[index]
+        others = _few(each.negatives, self.negatives, self.seed, each.query_id)
+        positives, negatives = (tuple(map(self.store.text_at, some)) for some in (each.positives, others))
+        return Candidates(each.query, positives, negatives)
 
 
 def triples_set(path: Path) -> TrainingSet:
@@ -189,16 +223,18 @@ def triples_set(path: Path) -> TrainingSet:
 
     Raises: InputError naming file and line if a line has other columns or an empty one; also for no line.
     """
-    spans, numbers = ByteSpans([path]), array("q")
+    spans, numbers, known = ByteSpans([path]), array("q"), KnownRelevant()
     for where, offset, line in raw_lines(path):
-        _read_triple(where, line)
+        query, relevant, _ = _read_triple(where, line)
+        known.add(query, relevant)
         spans.keep(0, offset, line)
         numbers.append(_line_number(where))
     if not numbers:
         raise InputError(
             f"{path}: the file is empty; expected lines of query<TAB>relevant text<TAB>other text"
         )
-    return _Triples(_Files(path), [], 0, spans, numbers)
+    known.sort()
+    return _Triples(_Files(path), [], 0, spans, numbers, known)
 
 
 @dataclass(frozen=True)
@@ -207,13 +243,24 @@ class _Triples(_FileSet):
 
     spans: ByteSpans
     numbers: "array[int]"
+    known: KnownRelevant
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def group(self, index: int, epoch: int) -> Group:
         query, *documents = _read_triple(self.spans.place(index), self.spans.read(index))
-        return Group(str(self.numbers[index]), query, tuple(documents))
+        return Group(
+            str(self.numbers[index]),
+            query,
+            tuple(documents),
+            keys=tuple(map(text_key, documents)),
+            relevant=self.known.of(query),
+        )
+
+    def candidates(self, index: int) -> Candidates:
+        query, relevant, other = _read_triple(self.spans.place(index), self.spans.read(index))
+        return Candidates(query, (relevant,), (other,))
 
 
 def _read_triple(where: str, line: bytes) -> list[str]:
@@ -237,7 +284,7 @@ def jsonl_set(path: Path, *, negatives: int = 1, seed: int = 0) -> TrainingSet:
         `negatives` is less than 1, or no query has a document of both kinds.
     """
     _at_least_one(negatives=negatives)
-    spans, numbers = ByteSpans([path]), array("q")
+    spans, numbers, known = ByteSpans([path]), array("q"), KnownRelevant()
     reasons: Counter[str] = Counter()
     lines = repeating = 0
     taught = False
@@ -248,6 +295,8 @@ def jsonl_set(path: Path, *, negatives: int = 1, seed: int = 0) -> TrainingSet:
         if listed.taught != taught:
             here, before = ("are missing", "have them") if taught else ("are given", "have none")
             raise InputError(f"{where}: 'pos_scores' and 'neg_scores' {here}; earlier lines {before}")
+        for text, _ in listed.positives:
+            known.add(listed.query, text)
         if not listed.positives:
             reasons["without a relevant document"] += 1
         elif not listed.negatives:
@@ -261,7 +310,8 @@ def jsonl_set(path: Path, *, negatives: int = 1, seed: int = 0) -> TrainingSet:
             f'{path}: the file is empty; expected lines of {{"query": …, "pos": […], "neg": […]}}'
         )
     notes = _notes(reasons, lines, repeating, negatives)
-    return _Jsonl(_Files(path), notes, seed, spans, numbers, negatives)
+    known.sort()
+    return _Jsonl(_Files(path), notes, seed, spans, numbers, known, negatives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +376,7 @@ def _list(where: str, values: dict[str, Any], name: str) -> list[Any]:
 class _Jsonl(_FileSet):
     spans: ByteSpans
     numbers: "array[int]"
+    known: KnownRelevant
     negatives: int
 
     def __len__(self) -> int:
@@ -335,8 +386,21 @@ class _Jsonl(_FileSet):
         listed = _Listed.read(self.spans.place(index), self.spans.read(index))
         query_id = str(self.numbers[index])
         chosen = _pick(listed.positives, listed.negatives, self.negatives, self.seed, epoch, query_id)
-        scores = tuple(score for _, score in chosen if score is not None)
-        return Group(query_id, listed.query, tuple(text for text, _ in chosen), scores or None)
+        documents = tuple(text for text, _ in chosen)
+        return Group(
+            query_id,
+            listed.query,
+            documents,
+            tuple(score for _, score in chosen if score is not None) or None,
+            keys=tuple(map(text_key, documents)),
+            relevant=self.known.of(listed.query),
+        )
+
+    def candidates(self, index: int) -> Candidates:
+        listed = _Listed.read(self.spans.place(index), self.spans.read(index))
+        others = _few(listed.negatives, self.negatives, self.seed, str(self.numbers[index]))
+        positives, negatives = (tuple(text for text, _ in some) for some in (listed.positives, others))
+        return Candidates(listed.query, positives, negatives)
 
 
 def drawn(count: int, of: int, *key: object) -> list[int]:
@@ -360,8 +424,17 @@ def _pick(
 ) -> list[T]:
     """Draw one positive and `count` negatives."""
     (first,) = drawn(1, len(positives), seed, epoch, query_id, "positive")
-    others = drawn(count, len(negatives), seed, epoch, query_id, "negative")
-    return [positives[first], *(negatives[number] for number in others)]
+    return [positives[first], *_drawn_negatives(negatives, count, seed, epoch, query_id)]
+
+
+def _few(negatives: Sequence[T], count: int, seed: int, query_id: str) -> list[T]:
+    """Draw the negatives of the first epoch, each once."""
+    return _drawn_negatives(negatives, min(count, len(negatives)), seed, 0, query_id)
+
+
+def _drawn_negatives(negatives: Sequence[T], count: int, seed: int, epoch: int, query_id: str) -> list[T]:
+    numbers = drawn(count, len(negatives), seed, epoch, query_id, "negative")
+    return [negatives[number] for number in numbers]
 
 
 def _chosen(queries: dict[str, str], query_ids: Collection[str] | None, path: Path) -> dict[str, str]:

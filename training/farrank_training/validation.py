@@ -183,7 +183,14 @@ def _parts(batch: TrainingBatch) -> Iterator[TrainingBatch]:
         rows = slice(row, row + sum(some))
         row = rows.stop
         inputs = tuple(each[rows] for each in batch["batch"])
-        yield TrainingBatch(batch=inputs, counts=some, query=batch["query"], sizes=[len(some)], teacher=None)
+        yield TrainingBatch(
+            batch=inputs,
+            counts=some,
+            query=batch["query"],
+            sizes=[len(some)],
+            teacher=None,
+            competing=None,
+        )
 
 
 def _placed(
