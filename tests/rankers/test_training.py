@@ -72,6 +72,29 @@ def test_forward_gives_the_scores_that_are_served(ranker: Ranker) -> None:
         assert scores.tolist() == pytest.approx(expected, rel=1e-5, abs=TOLERANCE[ranker.spec.family])
 
 
+OTHER_QUERIES = ("passages", QUERY, "the tokens of windows that slide over a document")
+
+
+@pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if row.plan == "dual"])
+def test_every_query_scores_every_document(rankers: dict[str, Ranker], family: str) -> None:
+    ranker = rankers[family].eval()
+    expected = [[found.score for found in ranker.score(query, TEXTS)] for query in OTHER_QUERIES]
+    batch, counts, _ = batch_of(ranker)
+    read = [ranker.reader.query_input(ranker.reader.read_query(query)) for query in OTHER_QUERIES]
+    for mode in (False, True):
+        without_dropout(ranker).train(mode)
+        scores = ranker(batch, counts, ranker.tensors(read), crossed=True)
+        assert scores.shape == (len(OTHER_QUERIES), len(TEXTS))
+        for row, wanted in zip(scores.tolist(), expected, strict=True):
+            assert row == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+
+
+def test_pairs_have_no_queries_to_cross(rankers: dict[str, Ranker]) -> None:
+    batch, counts, _ = batch_of(rankers["maxp"])
+    with pytest.raises(ValueError, match="query is None; it must hold the queries that score all documents"):
+        rankers["maxp"](batch, counts, crossed=True)
+
+
 def test_training_reads_inputs_of_like_length_together(
     ranker: Ranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

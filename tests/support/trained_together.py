@@ -1,8 +1,9 @@
 """A script for torchrun: processes that take a step together, and then make a whole run.
 
-`torchrun … trained_together.py RANKER FOLDER` trains from the artifact RANKER; the first process writes the
-step's gradients to FOLDER/gradients.safetensors, and two runs to FOLDER/run and FOLDER/late, which the second
-process begins a second later.
+`torchrun … trained_together.py RANKER MULTI_VECTOR FOLDER` trains from the artifact RANKER; the first process
+writes the step's gradients to FOLDER/gradients.safetensors, and two runs to FOLDER/run and FOLDER/late, which
+the second process begins a second later. A step of the artifact MULTI_VECTOR with negatives of the batch
+leaves FOLDER/contrastive.safetensors.
 """
 
 import sys
@@ -21,6 +22,8 @@ from farrank_training.training_run import train
 from support.training_groups import Groups, triples, validation, without_dropout
 
 STEP = TrainingConfig(accumulation=4, checkpoint_every=1000)
+# Two batches of three groups for each of two processes.
+CONTRASTIVE = TrainingConfig(loss="contrastive", batch_size=3, accumulation=4, checkpoint_every=1000)
 RUN = TrainingConfig(
     accumulation=4, batch_size=2, epochs=2, validate_every=1, learning_rate=1e-2, backbone_learning_rate=1e-3
 )
@@ -37,11 +40,12 @@ class Gradients(TrainerCallback):  # type: ignore[misc]  # untyped
         self.found = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
 
 
-def step(artifact: Path, folder: Path) -> dict[str, torch.Tensor]:
-    """Make one step of four groups. Returns its gradients."""
+def step(artifact: Path, folder: Path, config: TrainingConfig = STEP) -> dict[str, torch.Tensor]:
+    """Make one step of all its groups. Returns its gradients."""
     seen = Gradients()
     ranker = without_dropout(open_ranker(artifact))
-    RankingTrainer(ranker, Groups(triples(4)), STEP, folder, cpu=True, callbacks=[seen]).train_on()
+    groups = Groups(triples(config.batch_size * config.accumulation))
+    RankingTrainer(ranker, groups, config, folder, cpu=True, callbacks=[seen]).train_on()
     return seen.found
 
 
@@ -60,10 +64,12 @@ def wait_a_little_for(path: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    artifact, folder = map(Path, sys.argv[1:])
+    artifact, multi_vector, folder = map(Path, sys.argv[1:])
     gradients = step(artifact, folder / "step")
+    contrastive = step(multi_vector, folder / "contrastive", CONTRASTIVE)
     if torch.distributed.get_rank() == 0:
         save_file(gradients, folder / "gradients.safetensors")
+        save_file(contrastive, folder / "contrastive.safetensors")
     run(artifact, folder / "run")
     if torch.distributed.get_rank() == 1:
         wait_a_little_for(folder / "late")  # the first process must wait for this one

@@ -24,13 +24,20 @@ def artifact(make_ranker: MakeRanker, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def together(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def multi_vector(make_ranker: MakeRanker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("start") / "maxsim"
+    save_ranker(make_ranker("maxsim"), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def together(artifact: Path, multi_vector: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of two processes, with gloo."""
     folder = tmp_path_factory.mktemp("together")
     tests = Path(__file__).parents[1]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = forked.run(
-        [*torchrun, trained_together.__file__, artifact, folder],
+        [*torchrun, trained_together.__file__, artifact, multi_vector, folder],
         os.environ | {"PYTHONPATH": os.pathsep.join([str(tests), *sys.path]), "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
@@ -42,6 +49,16 @@ def test_two_processes_take_the_step_of_one(artifact: Path, together: Path, tmp_
         trained_together.step(artifact, tmp_path),
         load_file(together / "gradients.safetensors"),
     )
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
+
+
+def test_negatives_of_a_batch_do_not_depend_on_the_processes(
+    multi_vector: Path, together: Path, tmp_path: Path
+) -> None:
+    expected = trained_together.step(multi_vector, tmp_path, trained_together.CONTRASTIVE)
+    found = load_file(together / "contrastive.safetensors")
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6, msg=name)

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,10 +11,11 @@ from transformers import TrainerCallback
 
 from farrank_rankers.ranker import Ranker
 from farrank_training.batches import Collator
-from farrank_training.configuration import TrainingConfig
+from farrank_training.configuration import KlScores, TrainingConfig
 from farrank_training.errors import TrainingError
-from farrank_training.losses import hinge
-from farrank_training.ranking_trainer import RankingTrainer, rate_factor
+from farrank_training.losses import check_loss, cross_entropy, from_0_to_1, hinge, own_documents_first
+from farrank_training.ranking_trainer import RankingTrainer, _Shuffled, rate_factor
+from farrank_training.training_set import Group
 from support.training_groups import Groups, MakeRanker, triples
 
 QUIET: dict[str, Any] = {"checkpoint_every": 10_000}
@@ -218,6 +219,114 @@ def test_a_teacher_is_learned_from(make_ranker: MakeRanker, tmp_path: Path) -> N
     # The teacher's scores are 2, 1 and 0.
     assert (scores[:, 0] - scores[:, 1]).tolist() == pytest.approx([1.0] * 4, abs=0.3)
     assert (scores[:, 0] - scores[:, 2]).tolist() == pytest.approx([2.0] * 4, abs=0.3)
+
+
+def contrastive_loss(ranker: Ranker, groups: list[Group]) -> Tensor:
+    """Compute the loss of one batch, (B,)."""
+    batch = Collator(ranker.reader, crossed=True)(groups)
+    assert batch["competing"] is not None
+    scores = ranker(batch["batch"], batch["counts"], batch["query"], crossed=True)
+    return cross_entropy(own_documents_first(scores, batch["competing"]))
+
+
+def test_batches_of_a_step_have_negatives_of_their_own(make_ranker: MakeRanker, tmp_path: Path) -> None:
+    groups = triples(8)
+    seen = trained(
+        make_ranker("maxsim"), Groups(groups), tmp_path, loss="contrastive", batch_size=4, accumulation=2
+    )
+    order = [index for _, index in _Shuffled(8, seed=0)]
+    ranker = make_ranker("maxsim")
+    halves = [[groups[index] for index in order[start : start + 4]] for start in (0, 4)]
+    loss = torch.cat([contrastive_loss(ranker, half) for half in halves]).mean()
+    loss.backward()  # type: ignore[no-untyped-call]
+    (gradients,) = seen.gradients
+    expected = {name: each.grad for name, each in ranker.named_parameters() if each.grad is not None}
+    assert gradients.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("family", ["maxsim", "biencoder"])
+def test_a_batch_is_told_apart(family: str, make_ranker: MakeRanker, tmp_path: Path) -> None:
+    ranker, groups = make_ranker(family), triples(8)
+    scale = 20.0 if family == "biencoder" else 5.0
+    trained(
+        ranker,
+        Groups(groups, times=60),
+        tmp_path,
+        loss="contrastive",
+        batch_size=len(groups),
+        accumulation=1,
+        backbone_learning_rate=2e-3,
+        learning_rate=2e-3,
+        score_scale=scale,
+    )
+    batch = Collator(ranker.reader, crossed=True)(groups)
+    with torch.inference_mode():
+        scores = ranker.eval()(batch["batch"], batch["counts"], batch["query"], crossed=True)
+    # The documents of a word: relevant to its own query alone, and a negative of the query before.
+    assert scores[:, ::2].argmax(dim=1).tolist() == list(range(len(groups)))
+
+
+def test_a_list_is_learned_from_a_teacher(make_ranker: MakeRanker, tmp_path: Path) -> None:
+    for of in get_args(KlScores):
+        ranker, groups = make_ranker("maxsim"), triples(4, others=3)
+        trained(
+            ranker,
+            Groups(groups, times=150),
+            tmp_path / of,
+            loss="kl",
+            kl_scores=of,
+            negatives=3,
+            batch_size=4,
+            accumulation=1,
+            backbone_learning_rate=3e-3,
+            learning_rate=3e-3,
+        )
+        batch = Collator(ranker.reader)(groups)
+        with torch.inference_mode():
+            scores = ranker.eval()(batch["batch"], batch["counts"], batch["query"]).view(4, -1)
+        teacher = torch.tensor([3.0, 2.0, 1.0, 0.0])
+        if of == "min-max":
+            scores, teacher = from_0_to_1(scores), from_0_to_1(teacher[None])[0]
+        # Only differences count.
+        leads = scores[:, :1] - scores
+        torch.testing.assert_close(leads, (teacher[0] - teacher).expand(4, -1), rtol=0.0, atol=0.3, msg=of)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "message"),
+    [
+        (
+            "maxp",
+            {"loss": "contrastive", "batch_size": 2},
+            "loss is contrastive; it must be another one: maxp reads a document together with its query",
+        ),
+        (
+            "biencoder",
+            {"loss": "contrastive"},
+            "batch_size is 1; it must be at least 2: contrastive compares a query with the documents of the "
+            "batch's other queries",
+        ),
+        (
+            "maxsim",
+            {"loss": "kl"},
+            "negatives is 1; it must be at least 2 for kl with min-max scores: those of two documents are "
+            "always 0 and 1",
+        ),
+    ],
+)
+def test_a_loss_that_does_not_fit_is_refused(
+    make_ranker: MakeRanker, tmp_path: Path, family: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TrainingError) as caught:
+        trained(make_ranker(family), Groups(triples(2)), tmp_path / "run", **settings)
+    assert str(caught.value).startswith(message)
+    assert not (tmp_path / "run").exists()
+
+
+def test_raw_scores_of_two_documents_can_be_distilled(make_ranker: MakeRanker) -> None:
+    check_loss(make_ranker("maxsim").spec, TrainingConfig(loss="kl", kl_scores="raw"))
 
 
 def test_a_missing_teacher_is_reported(make_ranker: MakeRanker, tmp_path: Path) -> None:
