@@ -61,12 +61,22 @@ def data(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_part(folder, "dev", 4)
     pairs = [(word, other) for word in WORDS for other in WORDS if word != other]
     (folder / "triples.tsv").write_text("".join(f"{a}\tthe {a} here\tthe {b} there\n" for a, b in pairs))
-    examples = [{"query": a, "pos": [f"the {a}"], "neg": [f"the {b}"]} for a, b in pairs]
+    examples: list[dict[str, Any]] = [
+        {"query": a, "pos": [f"the {a}"], "neg": [f"the {b}"]} for a, b in pairs
+    ]
     (folder / "examples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in examples))
     ranker = new_ranker(
         "maxp", tiny_backbone, Chunking("sliding", 24, 16, 64), pretrained=False, max_query_tokens=8
     )
     save_ranker(ranker, folder / "start")
+    multi_vector = new_ranker(
+        "maxsim", tiny_backbone, Chunking("disjoint", 24, 24, 64), pretrained=False, max_query_tokens=8
+    )
+    save_ranker(multi_vector, folder / "multi-vector")
+    taught = [each | {"pos_scores": [3.0], "neg_scores": [0.5, -1.0]} for each in examples]
+    for each in taught:
+        each["neg"] = [*each["neg"], "nothing of it"]
+    (folder / "taught.jsonl").write_text("".join(json.dumps(each) + "\n" for each in taught))
     return folder
 
 
@@ -85,6 +95,7 @@ JUDGED = ("--queries", "train.tsv", "--qrels", "train.qrels", "--candidates", "t
 COLLECTION = ("--collection", "docs.jsonl")
 DEV = ("--dev-queries", "dev.tsv", "--dev-qrels", "dev.qrels", "--dev-candidates", "dev.trec")
 START = ("--from", "start")
+MULTI_VECTOR = ("--from", "multi-vector")
 
 
 def test_two_seeds_of_a_new_ranker(train: Farrank, tiny_backbone: Path, tmp_path: Path) -> None:
@@ -124,6 +135,39 @@ def test_fine_tuning_on_texts(train: Farrank, tmp_path: Path, source: tuple[str,
     assert trained.spec.provenance["trained_from"] == started.version
     # Without validation there is nothing to measure.
     assert outcome.out.splitlines()[0].split() == ["seed", "best", "step", "steps"]
+
+
+def test_a_multi_vector_ranker_has_its_papers_settings(
+    train: Farrank, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "kl.yaml").write_text("loss: kl\nlearning_rate: 1e-3\n")
+    new = ("--family", "maxsim", "--backbone", tiny_backbone, "--random-weights")
+    mean = ("--option", "mean=true", "--window", 24, "--stride", 24)
+    runs: dict[str, tuple[object, ...]] = {
+        "batch": (*MULTI_VECTOR, *JUDGED, *COLLECTION, *DEV),
+        "list": (
+            *MULTI_VECTOR,
+            "--examples",
+            "taught.jsonl",
+            "--config",
+            tmp_path / "kl.yaml",
+            "--negatives",
+            2,
+        ),
+        "pairs": (*new, *mean, "--examples", "taught.jsonl", "--loss", "margin-mse"),
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for name, flags in runs.items():
+        outcome = train(*flags, "--cpu", "--out", tmp_path / name)
+        assert outcome.exit_code == 0, outcome.err
+        found[name] = json.loads((tmp_path / name / "seed-0" / "training.json").read_text())["settings"]
+        assert open_ranker(tmp_path / name / "seed-0").spec.family == "maxsim"
+    names = ("loss", "batch_size", "accumulation", "negatives", "learning_rate", "score_scale")
+    assert {name: [settings[each] for each in names] for name, settings in found.items()} == {
+        "batch": ["contrastive", 32, 1, 1, 3e-6, 1.0],
+        "list": ["kl", 1, 32, 2, 1e-3, 1.0],
+        "pairs": ["margin-mse", 1, 32, 1, 3e-6, 32.0],
+    }
 
 
 def test_flags_win_over_the_file(train: Farrank, tmp_path: Path) -> None:
@@ -210,6 +254,21 @@ def test_a_signal_saves_and_ends_with_130(train: Farrank, data: Path, tmp_path: 
         ((*START, "--family", "maxp"), "--family: is only for a new ranker; --from has its own"),
         (("--family", "maxp"), "train: give either --from, or --family with --backbone"),
         ((*START, "--option", "pooling=mean"), "--option: is only for a new ranker; --from has its own"),
+        ((*START, "--projection", 8), "--projection: is only for a new ranker; --from has its own"),
+        (
+            (*START, "--triples", "triples.tsv", "--loss", "contrastive", "--batch-size", 8),
+            "loss is contrastive; it must be another one: maxp reads a document together with its query",
+        ),
+        (
+            (*START, "--triples", "triples.tsv", "--loss", "kl"),
+            "negatives is 1; it must be at least 2 for kl",
+        ),
+        ((*START, "--triples", "triples.tsv", "--kl-scores", "raw"), "--kl-scores: needs --loss kl"),
+        ((*MULTI_VECTOR, "--triples", "triples.tsv", "--margin", 2), "--margin: needs --loss hinge"),
+        (
+            (*MULTI_VECTOR, "--triples", "triples.tsv", "--batch-size", 1),
+            "batch_size is 1; it must be at leas",
+        ),
         (START, "train: give one of --queries with --qrels, --candidates and --collection; --triples; "),
         ((*START, *JUDGED, "--triples", "triples.tsv"), "train: give one of --queries with --qrels, "),
         ((*START, *JUDGED), "--queries: needs --collection"),

@@ -165,13 +165,19 @@ class TrainingConfig:
         return replace(self, **changes)
 
     @classmethod
-    def read(cls, path: Path) -> "TrainingConfig":
+    def read(
+        cls, path: Path, defaults: "Callable[[Mapping[str, Any]], TrainingConfig] | None" = None
+    ) -> "TrainingConfig":
         """Read settings from a .json, .yaml or .yml file; missing settings have their defaults.
 
+        `defaults` makes these of the file's settings, which are not checked yet.
         Raises: TrainingError naming the file, and the setting that is unknown or out of its limits.
         """
         try:
-            return read_fields(cls, _tree(path), "the file", TrainingError)
+            tree = _tree(path)
+            if defaults is not None and isinstance(tree, dict):
+                tree = asdict(defaults(tree)) | tree
+            return read_fields(cls, tree, "the file", TrainingError)
         except (TrainingError, SourceError) as error:
             text = str(error)
             raise TrainingError(text if text.startswith(str(path)) else f"{path}: {text}") from error

@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -21,12 +21,14 @@ from farrank_rankers.errors import RankerError
 from farrank_training.checksums import is_stream
 from farrank_training.configuration import TrainingConfig, settings
 from farrank_training.errors import TrainingError
+from farrank_training.papers_settings import papers_settings
 from farrank_training.processes import is_first_process
 from farrank_trec.errors import TrecError
 
 if TYPE_CHECKING:
     from farrank_cli.terminated import PendingInterrupt
     from farrank_rankers.ranker import Ranker
+    from farrank_rankers.spec import RankerSpec
     from farrank_training.training_run import FinishedRun
     from farrank_training.training_set import TrainingSet
     from farrank_training.validation import ValidationSet
@@ -87,7 +89,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--resume", "continue interrupted runs; finished ones stay")
     add("--cpu", "train on the CPU, even if there is a GPU")
 
-    meaning = "The defaults are the papers'. --config sets any of them by name; flags override it."
+    meaning = (
+        "The defaults are the papers'; multi-vector rankers have those of theirs (docs/training.md). "
+        "--config sets any of them by name; flags override it."
+    )
     add = flag_group(parser, "settings", meaning)
     add("--config FILE", ".json or .yaml: accumulation: 16", Path)
     defaults = TrainingConfig()
@@ -117,9 +122,8 @@ def run(args: argparse.Namespace) -> int:
         return train_depth.run(args)
     _check_flags(args)
     with told_in_a_line(TrainingError, RankerError, TrecError, file=args.out):
-        config = _config(args)
         try:
-            found = _train(args, config)
+            found = _train(args)
         except KeyboardInterrupt:
             if is_first_process():
                 print(f"{args.out}: stopped; the same command with --resume continues", file=sys.stderr)
@@ -129,12 +133,17 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _config(args: argparse.Namespace) -> TrainingConfig:
-    """Take the settings of --config, overridden by the flags given.
+def _config(args: argparse.Namespace, spec: RankerSpec) -> TrainingConfig:
+    """Take the papers' settings for the ranker, overridden by those of --config, and these by flags.
 
     Raises: TrainingError naming setting, value and limit; CommandError if a flag has no effect.
     """
-    config = TrainingConfig() if args.config is None else TrainingConfig.read(args.config)
+    from farrank_training.losses import check_loss
+
+    def defaults(of_file: Mapping[str, Any]) -> TrainingConfig:
+        return papers_settings(spec, args.loss or of_file.get("loss"))
+
+    config = defaults({}) if args.config is None else TrainingConfig.read(args.config, defaults)
     given = {name: getattr(args, name) for name, _, _ in settings()}
     # A switch that is not given is False.
     config = config.with_changes(
@@ -142,25 +151,30 @@ def _config(args: argparse.Namespace) -> TrainingConfig:
     )
     if config.loss != "hinge":
         _not_given({"--margin": args.margin}, "needs --loss hinge")
+    if config.loss != "kl":
+        _not_given({"--kl-scores": args.kl_scores}, "needs --loss kl")
     if config.lora_rank is None:
         of_lora = {"--lora-alpha": args.lora_alpha, "--lora-learning-rate": args.lora_learning_rate}
         _not_given(of_lora, "needs --lora-rank")
     if args.triples is not None and config.negatives != 1:
         raise TrainingError(f"negatives is {config.negatives}; --triples have 1 per line")
+    check_loss(spec, config)
     return config
 
 
-def _train(args: argparse.Namespace, config: TrainingConfig) -> list[FinishedRun]:
+def _train(args: argparse.Namespace) -> list[FinishedRun]:
     from farrank_training.training_run import check_validation, train
 
-    check_validation(config, validated=args.folds is not None or args.dev_queries is not None)
     progress = Progress("steps") if is_first_process() else None
     with sigterm_interrupts() as interrupts:
-        if args.folds is not None:
-            return _cross_validate(args, config, progress, interrupts)
         make_ranker = _ranker_maker(args)
         # Make the first ranker before the data is read, which may take long, to report its errors at once.
         first = [make_ranker(args.seeds[0])]
+        config = _config(args, first[0].spec)
+        check_validation(config, validated=args.folds is not None or args.dev_queries is not None)
+        if args.folds is not None:
+            first.clear()
+            return _cross_validate(args, config, progress, interrupts)
         training_set = _training_set(args, config)
         validation = None
         if args.dev_queries is not None:
@@ -283,6 +297,8 @@ def _check_flags(args: argparse.Namespace) -> None:
         "--aggregator-backbone": args.aggregator_backbone,
         "--interaction-backbone": args.interaction_backbone,
         "--option": args.option or None,
+        "--projection": args.projection,
+        "--projection-texts": args.projection_texts,
         "--random-weights": args.random_weights or None,
         "--papers": args.papers or None,
     }
