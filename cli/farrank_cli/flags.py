@@ -124,3 +124,18 @@ def pair(form: str, given: str, *, empty: bool = False) -> tuple[str, str]:
         flag_name, shape = form.split()
         raise CommandError(f"{flag_name} {given}: must be {shape}")
     return name, value
+
+
+def not_given(flags: Mapping[str, Any], why: str) -> None:
+    """Refuse a flag that would have no effect. Raises: CommandError naming it."""
+    for name, value in flags.items():
+        if value is not None:
+            raise CommandError(f"{name}: {why}")
+
+
+def all_or_none(flags: Mapping[str, Any]) -> None:
+    """Refuse a part of flags that belong together. Raises: CommandError naming one, and the missing ones."""
+    missing = [name for name, value in flags.items() if value is None]
+    given = [name for name, value in flags.items() if value is not None]
+    if missing and given:
+        raise CommandError(f"{given[0]}: needs {', '.join(missing)}")

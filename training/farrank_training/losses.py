@@ -104,7 +104,8 @@ def group_loss(name: Loss, margin: float = 1.0, kl_scores: KlScores = "min-max")
     def taught(scores: Tensor, teacher: Tensor | None) -> Tensor:
         if teacher is None:
             raise TrainingError(
-                f"loss is {name}, which needs a teacher's scores: pos_scores and neg_scores in JSON lines"
+                f"loss is {name}, which needs a teacher's scores: pos_scores and neg_scores in JSON lines, "
+                "as farrank train teach writes them"
             )
         if name == "kl":
             return kl_divergence(scores, teacher, kl_scores)

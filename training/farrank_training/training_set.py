@@ -76,8 +76,8 @@ class TrainingSet:
         """Draw a query's documents for an epoch; the texts are read now."""
         raise NotImplementedError
 
-    def candidates(self, index: int) -> Candidates:
-        """Read a query's documents, each once; negatives are those of the first epoch."""
+    def candidates(self, index: int, negatives: int) -> Candidates:
+        """Read a query's relevant documents, and the first `negatives` drawn, or all if there are fewer."""
         raise NotImplementedError
 
     def of_seed(self, seed: int) -> "TrainingSet":
@@ -211,11 +211,12 @@ class _Judged(_FileSet):
             relevant=frozenset(each.positives),
         )
 
-    def candidates(self, index: int) -> Candidates:
+    def candidates(self, index: int, negatives: int) -> Candidates:
         each = self.queries[index]
-        others = _few(each.negatives, self.negatives, self.seed, each.query_id)
-        positives, negatives = (tuple(map(self.store.text_at, some)) for some in (each.positives, others))
-        return Candidates(each.query, positives, negatives)
+        others = _few(each.negatives, negatives, self.seed, each.query_id)
+        return Candidates(
+            each.query, *(tuple(map(self.store.text_at, some)) for some in (each.positives, others))
+        )
 
 
 def triples_set(path: Path) -> TrainingSet:
@@ -258,7 +259,7 @@ class _Triples(_FileSet):
             relevant=self.known.of(query),
         )
 
-    def candidates(self, index: int) -> Candidates:
+    def candidates(self, index: int, negatives: int) -> Candidates:
         query, relevant, other = _read_triple(self.spans.place(index), self.spans.read(index))
         return Candidates(query, (relevant,), (other,))
 
@@ -396,11 +397,11 @@ class _Jsonl(_FileSet):
             relevant=self.known.of(listed.query),
         )
 
-    def candidates(self, index: int) -> Candidates:
+    def candidates(self, index: int, negatives: int) -> Candidates:
         listed = _Listed.read(self.spans.place(index), self.spans.read(index))
-        others = _few(listed.negatives, self.negatives, self.seed, str(self.numbers[index]))
-        positives, negatives = (tuple(text for text, _ in some) for some in (listed.positives, others))
-        return Candidates(listed.query, positives, negatives)
+        others = _few(listed.negatives, negatives, self.seed, str(self.numbers[index]))
+        texts = (tuple(text for text, _ in some) for some in (listed.positives, others))
+        return Candidates(listed.query, *texts)
 
 
 def drawn(count: int, of: int, *key: object) -> list[int]:

@@ -11,12 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from farrank_cli.commands import train_depth
+from farrank_cli.commands import train_depth, train_teach
 from farrank_cli.exit_codes import DONE, CommandError, told_in_a_line
-from farrank_cli.flags import DOCUMENT_FIELDS, add_commands, at_least, document_fields, flag_group, listed
+from farrank_cli.flags import add_commands, all_or_none, at_least, flag_group, listed, not_given
 from farrank_cli.new_ranker import TOKENS, add_new_ranker_flags, make_new_ranker
-from farrank_cli.terminal import Progress, counted, print_columns
+from farrank_cli.terminal import Progress, print_columns
 from farrank_cli.terminated import sigterm_interrupts
+from farrank_cli.training_data import (
+    add_training_data_flags,
+    check_training_data,
+    judged_flags,
+    read_training_set,
+    texts_flags,
+)
 from farrank_rankers.errors import RankerError
 from farrank_training.checksums import is_stream
 from farrank_training.configuration import TrainingConfig, settings
@@ -30,7 +37,6 @@ if TYPE_CHECKING:
     from farrank_rankers.ranker import Ranker
     from farrank_rankers.spec import RankerSpec
     from farrank_training.training_run import FinishedRun
-    from farrank_training.training_set import TrainingSet
     from farrank_training.validation import ValidationSet
 
 EPILOG = """\
@@ -50,31 +56,22 @@ _MEASURES = "measures.json"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags, and the subcommand that trains nothing."""
-    summary = {"depth": "calibrate how much a ranker reads of whole documents, on judged queries"}
-    actions = add_commands(parser, summary, title="instead of training", dest="action", metavar="[depth]")
+    """Add the command's flags, and the subcommands that train nothing."""
+    summaries = {
+        "depth": "calibrate how much a ranker reads of whole documents, on judged queries",
+        "teach": "write a ranker's scores of training documents, for others to learn from",
+    }
+    title, metavar = "instead of training", "[depth|teach]"
+    actions = add_commands(parser, summaries, title=title, dest="action", metavar=metavar)
     train_depth.configure(actions["depth"])
+    train_teach.configure(actions["teach"])
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = flag_group(parser, "ranker to train", "Either an existing ranker, or a new head on a backbone.")
     add("--from RANKER", "an artifact or another ranker to train further", dest="start")
     add_new_ranker_flags(add, required=False)
 
-    meaning = "Judgements and a run to draw negatives from, or one of the two other kinds of files."
-    add = flag_group(parser, "data", meaning)
-    add("--queries FILE", "id<TAB>text, or .jsonl", Path)
-    add("--query-field KEY", "key of the query in .jsonl, such as description", default="")
-    add("--qrels FILE", "TREC judgements", Path)
-    add("--candidates RUN", "TREC run; its documents that are not relevant are the negatives", Path)
-    meaning = "JSON lines with id, text and optionally title, plain or .gz; may be repeated"
-    add("--collection FILE", meaning, Path, repeated=True)
-    add("--fields FIELD=KEY,…", DOCUMENT_FIELDS, document_fields)
-    add("--triples FILE", "query<TAB>relevant text<TAB>other text", Path)
-    add(
-        "--examples FILE",
-        'JSON lines: {"query": …, "pos": […], "neg": […]}, optionally pos_scores, neg_scores',
-        Path,
-    )
+    add_training_data_flags(parser)
 
     add = flag_group(parser, "validation", "Keeps the best weights; without validation the last are kept.")
     add("--dev-queries FILE", "queries outside the training set", Path)
@@ -120,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.action == "depth":
         return train_depth.run(args)
+    if args.action == "teach":
+        return train_teach.run(args)
     _check_flags(args)
     with told_in_a_line(TrainingError, RankerError, TrecError, file=args.out):
         try:
@@ -150,12 +149,12 @@ def _config(args: argparse.Namespace, spec: RankerSpec) -> TrainingConfig:
         {name: value for name, value in given.items() if value is not None and value is not False}
     )
     if config.loss != "hinge":
-        _not_given({"--margin": args.margin}, "needs --loss hinge")
+        not_given({"--margin": args.margin}, "needs --loss hinge")
     if config.loss != "kl":
-        _not_given({"--kl-scores": args.kl_scores}, "needs --loss kl")
+        not_given({"--kl-scores": args.kl_scores}, "needs --loss kl")
     if config.lora_rank is None:
         of_lora = {"--lora-alpha": args.lora_alpha, "--lora-learning-rate": args.lora_learning_rate}
-        _not_given(of_lora, "needs --lora-rank")
+        not_given(of_lora, "needs --lora-rank")
     if args.triples is not None and config.negatives != 1:
         raise TrainingError(f"negatives is {config.negatives}; --triples have 1 per line")
     check_loss(spec, config)
@@ -175,7 +174,7 @@ def _train(args: argparse.Namespace) -> list[FinishedRun]:
         if args.folds is not None:
             first.clear()
             return _cross_validate(args, config, progress, interrupts)
-        training_set = _training_set(args, config)
+        training_set = read_training_set(args, config.negatives, config.negatives_from)
         validation = None
         if args.dev_queries is not None:
             dev = (args.dev_queries, args.dev_qrels, args.dev_candidates)
@@ -209,7 +208,7 @@ def _cross_validate(
     parts = read_parts(Path(args.folds), judged) if number is None else divided(judged, number)
     return cross_validate(
         _ranker_maker(args),
-        lambda fold: _training_set(args, config, fold.training),
+        lambda fold: read_training_set(args, config.negatives, config.negatives_from, fold.training),
         queries,
         folds_of(parts),
         config,
@@ -237,34 +236,6 @@ def _ranker_maker(args: argparse.Namespace) -> Callable[[int], Ranker]:
 
     limits = {name: getattr(args, name) for name in TOKENS}
     return lambda seed: open_ranker(args.start, download=args.download, **limits)
-
-
-def _training_set(
-    args: argparse.Namespace, config: TrainingConfig, query_ids: frozenset[str] | None = None
-) -> TrainingSet:
-    """Read the data and print what is left out."""
-    from farrank_training.training_set import jsonl_set, judged_set, triples_set
-
-    if args.triples is not None:
-        found = triples_set(args.triples)
-    elif args.examples is not None:
-        found = jsonl_set(args.examples, negatives=config.negatives)
-    else:
-        found = judged_set(
-            args.queries,
-            args.qrels,
-            args.candidates,
-            args.collection,
-            negatives=config.negatives,
-            top=config.negatives_from,
-            query_ids=query_ids,
-            query_field=args.query_field,
-            fields=args.fields,
-        )
-    if is_first_process():
-        for note in (*found.notes, f"{counted(len(found), 'group')} an epoch"):
-            print(note, file=sys.stderr)
-    return found
 
 
 def _validation_set(
@@ -305,42 +276,30 @@ def _check_flags(args: argparse.Namespace) -> None:
     if args.start is not None and (wrong := [name for name, value in only_new.items() if value is not None]):
         raise CommandError(f"{wrong[0]}: is only for a new ranker; --from has its own")
 
-    judged = {"--queries": args.queries, "--qrels": args.qrels, "--candidates": args.candidates}
-    texts = {"--triples": args.triples, "--examples": args.examples}
-    sources = [name for name, value in texts.items() if value is not None]
-    if any(value is not None for value in judged.values()):
-        sources.append("--queries")
-    if len(sources) != 1:
-        raise CommandError(
-            "train: give one of --queries with --qrels, --candidates and --collection; --triples; --examples"
-        )
+    is_judged = check_training_data(args, "train")
     dev = {
         "--dev-queries": args.dev_queries,
         "--dev-qrels": args.dev_qrels,
         "--dev-candidates": args.dev_candidates,
     }
-    with_collection = {"--collection": args.collection or None}
-    if sources == ["--queries"]:
-        _all_or_none(judged | with_collection)
-    if args.folds is not None and (sources != ["--queries"] or any(dev.values())):
+    if args.folds is not None and (not is_judged or any(dev.values())):
         raise CommandError("--folds: divides the queries of --queries; leave out --dev-queries and the like")
     if any(value is not None for value in dev.values()):
-        _all_or_none(dev | with_collection)
+        all_or_none(dev | {"--collection": args.collection or None})
     validated = args.folds is not None or any(value is not None for value in dev.values())
-    if sources != ["--queries"] and not validated:
-        texts_of = with_collection | {"--fields": args.fields, "--query-field": args.query_field or None}
-        _not_given(texts_of, "needs --queries or --dev-queries")
-    if sources != ["--queries"]:
-        _not_given({"--negatives-from": args.negatives_from}, "needs --candidates")
+    if not is_judged and not validated:
+        not_given(texts_flags(args), "needs --queries or --dev-queries")
+    if not is_judged:
+        not_given({"--negatives-from": args.negatives_from}, "needs --candidates")
     if not validated:
         of_validation = {
             "--measure": args.measure,
             "--validate-every": args.validate_every,
             "--dev-depth": args.dev_depth,
         }
-        _not_given(of_validation, "needs --dev-queries or --folds")
+        not_given(of_validation, "needs --dev-queries or --folds")
     read_again = [("--collection", each) for each in args.collection if validated]
-    read_again += [*judged.items()] if args.folds is not None else []
+    read_again += [*judged_flags(args).items()] if args.folds is not None else []
     for name, path in read_again:
         if is_stream(path):
             raise CommandError(
@@ -348,20 +307,6 @@ def _check_flags(args: argparse.Namespace) -> None:
             )
     if len(set(args.seeds)) != len(args.seeds):
         raise CommandError(f"--seeds {','.join(map(str, args.seeds))}: a seed appears twice")
-
-
-def _not_given(flags: dict[str, Any], why: str) -> None:
-    """Refuse a flag that would have no effect."""
-    for name, value in flags.items():
-        if value is not None:
-            raise CommandError(f"{name}: {why}")
-
-
-def _all_or_none(flags: dict[str, Any]) -> None:
-    missing = [name for name, value in flags.items() if value is None]
-    given = [name for name, value in flags.items() if value is not None]
-    if missing and given:
-        raise CommandError(f"{given[0]}: needs {', '.join(missing)}")
 
 
 def _tell(out: Path, found: Sequence[FinishedRun]) -> None:
