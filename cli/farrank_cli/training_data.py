@@ -14,7 +14,7 @@ from farrank_cli.terminal import counted
 from farrank_training.processes import is_first_process
 
 if TYPE_CHECKING:
-    from farrank_training.training_set import TrainingSet
+    from farrank_training.groups import TrainingSet
 
 
 def add_training_data_flags(parser: argparse.ArgumentParser) -> None:

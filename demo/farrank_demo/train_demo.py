@@ -48,8 +48,9 @@ from farrank_rankers.reader import Reader
 from farrank_runtimes.openvino_runtime import computes_bf16
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
+from farrank_training.groups import drawn
 from farrank_training.training_run import FinishedRun, train
-from farrank_training.training_set import drawn, judged_set
+from farrank_training.training_set import judged_set
 from farrank_training.validation import read_validation_set
 from farrank_trec import read_queries
 

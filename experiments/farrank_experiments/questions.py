@@ -16,7 +16,7 @@ from farrank_rankers.reader import Reader
 from farrank_training.data_sets.articles import article_text, read_articles
 from farrank_training.data_sets.lexical_index import LexicalIndex
 from farrank_training.data_sets.window_documents import KINDS
-from farrank_training.training_set import drawn
+from farrank_training.groups import drawn
 from farrank_trec import read_qrels, read_queries, read_run
 from farrank_trec.lines import json_object, numbered_lines
 

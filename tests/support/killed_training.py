@@ -16,7 +16,7 @@ import torch
 from farrank_rankers.files.open import open_ranker
 from farrank_training import checkpoints, training_run
 from farrank_training.configuration import TrainingConfig
-from farrank_training.training_set import Group
+from farrank_training.groups import Group
 from support.training_groups import Groups, Texts, triples, validation
 
 CONFIG = TrainingConfig(

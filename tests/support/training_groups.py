@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from farrank_rankers.ranker import Ranker
-from farrank_training.training_set import Group, TrainingSet
+from farrank_training.groups import Group, TrainingSet
 from farrank_training.validation import ValidationSet
 
 MakeRanker = Callable[..., Ranker]

@@ -16,7 +16,7 @@ from farrank_rankers.reader import Reader
 from farrank_training.batches import Collator, TrainingBatch, competing_documents, placed_reader
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
-from farrank_training.training_set import Group
+from farrank_training.groups import Group
 
 CHUNKING = {
     "sliding": Chunking("sliding", 16, 10, 64),

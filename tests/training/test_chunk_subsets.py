@@ -19,8 +19,8 @@ from farrank_training.batches import Collator
 from farrank_training.chunk_subsets import chunks_to_learn, chunks_to_validate, promising_chunks
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
+from farrank_training.groups import Group
 from farrank_training.training_run import train
-from farrank_training.training_set import Group
 from farrank_training.validation import ValidationSet, rerank
 from support.training_groups import Groups, MakeRanker, Texts, triples, validation
 

@@ -13,9 +13,9 @@ from farrank_rankers.ranker import Ranker
 from farrank_training.batches import Collator
 from farrank_training.configuration import KlScores, TrainingConfig
 from farrank_training.errors import TrainingError
+from farrank_training.groups import Group
 from farrank_training.losses import check_loss, cross_entropy, from_0_to_1, hinge, own_documents_first
 from farrank_training.ranking_trainer import RankingTrainer, _Shuffled, rate_factor
-from farrank_training.training_set import Group
 from support.training_groups import Groups, MakeRanker, triples
 
 QUIET: dict[str, Any] = {"checkpoint_every": 10_000}

@@ -17,16 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farrank_training.errors import TrainingError
+from farrank_training.groups import Candidates, Group, TrainingSet, drawn
 from farrank_training.known_relevant import text_key
-from farrank_training.training_set import (
-    Candidates,
-    Group,
-    TrainingSet,
-    drawn,
-    jsonl_set,
-    judged_set,
-    triples_set,
-)
+from farrank_training.training_set import jsonl_set, judged_set, triples_set
 from farrank_trec.errors import InputError
 
 QUERIES = "q1\tfirst query\nq2\tsecond query\nq3\tno judgement\nq4\tno candidate\nq5\tabsent text\n"

@@ -14,7 +14,7 @@ from farrank_rankers.tokens import Chunk, EncoderInput, TokenizedText, collate
 from farrank_training.chunk_subsets import chunks_to_learn, most_to_learn, promising_chunks
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
-from farrank_training.training_set import Group
+from farrank_training.groups import Group
 
 
 class TrainingBatch(TypedDict):

@@ -9,9 +9,9 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_training.configuration import TrainingConfig
 from farrank_training.folds import Fold
+from farrank_training.groups import TrainingSet
 from farrank_training.reports import Interrupts, NoInterrupts, SilentWatcher, Watcher
 from farrank_training.training_run import FinishedRun, put_run, train
-from farrank_training.training_set import TrainingSet
 from farrank_training.validation import ValidationSet, rerank
 from farrank_trec import Run, read_run
 from farrank_trec.measures import DEFAULT_MEASURES

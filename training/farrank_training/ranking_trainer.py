@@ -28,6 +28,7 @@ from farrank_training.batches import Collator
 from farrank_training.chunk_subsets import check_depth
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
+from farrank_training.groups import Group, TrainingSet
 from farrank_training.losses import check_loss, group_loss, own_documents_first
 from farrank_training.trained_weights import (
     choose_weights,
@@ -35,7 +36,6 @@ from farrank_training.trained_weights import (
     leave_out_unread,
     optimizer_groups,
 )
-from farrank_training.training_set import Group, TrainingSet
 
 # Measures the ranker as it is now.
 Validate = Callable[[Ranker], float]

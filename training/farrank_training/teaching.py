@@ -8,7 +8,7 @@ from pathlib import Path
 from farrank_rankers.ranker import Ranker
 from farrank_training.batches import training_reader
 from farrank_training.errors import TrainingError
-from farrank_training.training_set import TrainingSet
+from farrank_training.groups import TrainingSet
 
 
 def teach(

@@ -23,11 +23,11 @@ from farrank_training import checkpoints
 from farrank_training.batches import placed_reader
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
+from farrank_training.groups import TrainingSet
 from farrank_training.lora import merge_lora
 from farrank_training.processes import is_first_process
 from farrank_training.ranking_trainer import RankingTrainer
 from farrank_training.reports import Interrupts, NoInterrupts, Reports, SilentWatcher, Watcher, rewrite_log
-from farrank_training.training_set import TrainingSet
 from farrank_training.validation import ValidationSet, rerank
 from farrank_trec import Run, read_run, write_run
 from farrank_trec.measures import DEFAULT_MEASURES, parse_measures

@@ -14,8 +14,8 @@ from farrank_training.batches import Collator, TrainingBatch
 from farrank_training.chunk_subsets import chunks_to_validate
 from farrank_training.configuration import TrainingConfig
 from farrank_training.errors import TrainingError
+from farrank_training.groups import Group
 from farrank_training.text_store import TextStore
-from farrank_training.training_set import Group
 from farrank_trec import Qrels, Run, missing_documents, rank, read_candidates, read_qrels, read_queries
 from farrank_trec.measures import evaluate, parse_measures
 
