@@ -12,7 +12,7 @@ from typing import Any
 from farrank_cli.depth_flag import DEPTH_MEANING, depth
 from farrank_cli.flags import count, flag
 from farrank_cli.terminal import counted
-from farrank_client import Passage, Ranking, Result, ScoreScale
+from farrank_client import Passage, Ranking, Result, ScoreScale, Sentence
 
 
 def add_ranking_flags(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,11 @@ def add_ranking_flags(parser: argparse.ArgumentParser) -> None:
     add("--depth DEPTH", DEPTH_MEANING, depth)
     add("--chunks", "show the score of every chunk")
     add("--matches", "show the token that each token of the query found (multi-vector rankers)")
+    add(
+        "--evidence",
+        "sentences: show the sentences that match best (chunks)",
+        choices=("chunks", "sentences"),
+    )
     add("--json", "print one JSON object per line instead of a table")
 
 
@@ -40,6 +45,7 @@ def ranking_options(args: argparse.Namespace) -> dict[str, Any]:
         "depth": args.depth,
         "return_chunk_scores": args.chunks,
         "return_token_matches": args.matches,
+        "evidence": args.evidence,
         "score_scale": args.score_scale and ScoreScale[args.score_scale.upper()],
     }
 
@@ -84,6 +90,10 @@ def _print_table(ranking: Ranking, query: str, text_of: TextOf) -> None:
             place = f"{'  chunk':<{id_width}}  {'':>{read_width}}"
             indent = f"{'':>{4 + len(round_)}}  {chunk.score:>9.4f}  {place}  "
             print(indent + _passage(chunk, text, len(indent)))
+        for sentence in result.sentences:
+            place = f"{'  sentence':<{id_width}}  {'':>{read_width}}"
+            indent = f"{'':>{4 + len(round_)}}  {sentence.score:>9.4f}  {place}  "
+            print(indent + _passage(sentence, text, len(indent)))
         for match in result.token_matches:
             place = f"{'  match':<{id_width}}  {'':>{read_width}}"
             found = _plain(text[match.start : match.end]) or "(a special token)"
@@ -99,7 +109,7 @@ def _chunks_of(result: Result) -> int:
     return max(result.chunks_read, result.chunks_scored) + result.chunks_cut
 
 
-def _passage(passage: Passage, text: str, taken: int) -> str:
+def _passage(passage: Passage | Sentence, text: str, taken: int) -> str:
     place = f"[{passage.start}:{passage.end}] "
     width = max(_MIN_EXCERPT_WIDTH, shutil.get_terminal_size((120, 24)).columns - taken - len(place))
     excerpt = _plain(passage.text_in(text))
@@ -116,6 +126,7 @@ def _as_object(rank: int, result: Result, text: str) -> dict[str, Any]:
     passages = {
         "deciding_passage": None if deciding is None else _passage_object(deciding, text),
         "chunks": [_passage_object(chunk, text) for chunk in result.chunks],
+        "sentences": [asdict(each) | {"text": each.text_in(text)} for each in result.sentences],
     }
     # Only passages: the caller has the text, or it is in the server's index.
     return (

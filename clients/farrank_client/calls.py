@@ -65,7 +65,8 @@ class RerankOptions(TypedDict, total=False):
     `AdaptiveDepth` with a budget. With `comparable_scores` the results may be sorted by score: rounds of the
     best documents alone are left out, unless the ranker takes the maximum over chunks. `instruction` is the
     task in the prompt of a ranker that takes one; the server refuses it for others. `return_token_matches`
-    asks a multi-vector ranker which token each of the query's tokens found; others refuse it.
+    asks a multi-vector ranker which token each of the query's tokens found; others refuse it. With
+    `evidence="sentences"`, the first `evidence_documents` results (10) have their best `Result.sentences`.
     """
 
     ranker: str | None
@@ -80,6 +81,8 @@ class RerankOptions(TypedDict, total=False):
     depth: Literal["all", "adaptive"] | AdaptiveDepth | None
     comparable_scores: bool
     instruction: str | None
+    evidence: Literal["chunks", "sentences"] | None
+    evidence_documents: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,14 @@ def _options_to_pb(options: RerankOptions) -> pb.RerankOptions:
         values["priority"] = priority.value
     if (depth := options.get("depth")) is not None:
         values["depth"] = _depth_to_pb(depth)
+    if (evidence := options.get("evidence")) is not None:
+        if evidence not in _EVIDENCE:
+            raise TypeError(f"evidence: must be 'chunks' or 'sentences'; it is {evidence!r:.100}")
+        values["evidence"] = _EVIDENCE[evidence]
     return pb.RerankOptions(**values)
+
+
+_EVIDENCE = {"chunks": pb.EVIDENCE_UNIT_CHUNKS, "sentences": pb.EVIDENCE_UNIT_SENTENCES}
 
 
 def _depth_to_pb(depth: object) -> pb.Depth:

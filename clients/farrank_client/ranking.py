@@ -130,6 +130,22 @@ class TokenMatch(FromWire):
 
 
 @dataclass(frozen=True, slots=True)
+class Sentence(FromWire):
+    """A sentence of a document: characters `start` to `end` (exclusive), and its share of the query's words.
+
+    `score` lies between 0 and 1, and compares among all sentences of a call.
+    """
+
+    start: int
+    end: int
+    score: float
+
+    def text_in(self, document_text: str) -> str:
+        """Cut the sentence out of its document's text."""
+        return document_text[self.start : self.end]
+
+
+@dataclass(frozen=True, slots=True)
 class FirstStageScore(FromWire):
     """The score of a document in one first stage, on that stage's own scale, and the index's name."""
 
@@ -150,7 +166,7 @@ class Result(FromWire):
     `chunks_scored` those that adaptive depth chose them from, and `chunks_cut` those beyond a limit.
     Documents of a later `round` precede the others. Scores of different rounds compare only if the ranker
     takes the maximum over chunks. `token_matches` has a match for each token of the query if the call set
-    `return_token_matches`.
+    `return_token_matches`. `sentences` has the best ones, best first, if the call asked for them as evidence.
     """
 
     id: str
@@ -168,6 +184,7 @@ class Result(FromWire):
     chunks_cut: int = 0
     round: int = 0
     token_matches: tuple[TokenMatch, ...] = ()
+    sentences: tuple[Sentence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +210,8 @@ class Usage(FromWire):
 class Timings(FromWire):
     """Where the server's time went; stages overlap, so the parts may add up to more than the total.
 
-    `selection_ns` is the processor time in which adaptive depth ordered chunks.
+    `selection_ns` is the processor time in which adaptive depth ordered chunks. In `evidence_ns` sentences
+    were chosen.
     """
 
     total_ns: int
@@ -203,6 +221,7 @@ class Timings(FromWire):
     inference_ns: int
     aggregation_ns: int
     selection_ns: int = 0
+    evidence_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

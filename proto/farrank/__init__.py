@@ -42,6 +42,7 @@ __all__ = [
     "Result",
     "RetryPolicy",
     "ScoreScale",
+    "Sentence",
     "Timings",
     "Tls",
     "TokenMatch",

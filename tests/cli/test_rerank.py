@@ -76,6 +76,16 @@ def test_token_matches_are_shown_below_their_document(
     assert special.split() == ["0.2500", "match", "[0:0]", "Käse", "→", "(a", "special", "token)"]
 
 
+def test_sentences_are_shown_below_a_document(farrank: Farrank, server: Server, files: list[Path]) -> None:
+    asked = ("rerank", "--server", server[0], "--query", "Käse", "--evidence", "sentences", files[1])
+    outcome, as_json = farrank(*asked), farrank(*asked, "--json")
+
+    _, _, sentence = outcome.out.splitlines()
+    assert sentence.split() == ["0.5000", "sentence", "[7:11]", "Käse"]
+    (found,) = json.loads(as_json.out)["sentences"]
+    assert found == {"start": 7, "end": 11, "score": 0.5, "text": "Käse"}
+
+
 def test_the_options_reach_the_server(farrank: Farrank, server: Server, files: list[Path]) -> None:
     target, servicer = server
 

@@ -47,6 +47,7 @@ def test_public_names(package: ModuleType) -> None:
         "Result",
         "RetryPolicy",
         "ScoreScale",
+        "Sentence",
         "Timings",
         "Tls",
         "TokenMatch",

@@ -16,6 +16,12 @@ MATCHES = [
 STORED = {"d1": "nothing here\nat all", "d2": "the \x1b[31mKäse is\there"}
 
 
+def _sentence(at: int, request: Any) -> list[rerank_pb2.Sentence]:
+    if request.options.evidence != rerank_pb2.EVIDENCE_UNIT_SENTENCES:
+        return []
+    return [rerank_pb2.Sentence(start=at, end=at + len(request.query), score=0.5)]
+
+
 class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
     """Scores a document by the occurrences of the query in it. A query `!CODE` fails with that code."""
 
@@ -47,6 +53,7 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
                     deciding_passage=passage if text else None,
                     chunks=[passage, passage] if request.options.return_chunk_scores else [],
                     token_matches=MATCHES if request.options.return_token_matches and count else [],
+                    sentences=_sentence(at, request) if count else [],
                     text=text if request.options.return_texts else None,
                     tokens_cut=len(text) // 100,
                     characters_cut=len(text) // 100 * 5,

@@ -99,12 +99,14 @@ def _options(draw: st.DrawFn, *, tame: bool) -> pb.RerankOptions:
     counts = _in_order if tame else _counts
     # Also numbers that the enumeration does not have.
     scale: Any = draw(st.sampled_from((0, 1, 2) if tame else (0, 1, 2, 3, 99)))
+    evidence: Any = draw(st.sampled_from((0, 1, 2) if tame else (0, 1, 2, 3, 99)))
     options = pb.RerankOptions(
         ranker=draw(st.sampled_from(("", "maxp", "biencoder", "parade-attn", "both")) if tame else _names),
         return_texts=draw(st.booleans()),
         return_chunk_scores=draw(st.booleans()),
         count_tokens_cut=draw(st.booleans()),
         score_scale=scale,
+        evidence=evidence,
     )
     if draw(st.booleans()):
         options.max_chunks = draw(counts)

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ from farrank_server.engine.loaded.document_cache import DocumentCache, KnownDocu
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
 from farrank_server.engine.ranker_metrics import count_answer
 from farrank_server.engine.rounds import CallRounds
-from farrank_server.engine.tokenization import TokenizerPool
+from farrank_server.engine.tokenization import Steps, TokenizerPool
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ INITIAL_READING_PER_S = 1_000_000.0
 
 # Below this many characters, hashing the texts costs less than a switch to another thread.
 INLINE_HASH_CHARACTERS = 100_000
+
+T = TypeVar("T")
 
 # The work of a call's rankers, its characters to read, and its characters to hold.
 Size = tuple[Sequence[RankerWork], int, int]
@@ -252,6 +255,17 @@ class Engine:
         """
         for member in self.scorer(call.ranker).members:
             await self._tokenizers.check_query(member, call)
+
+    async def beside(self, call: RerankCall, steps: Steps[T]) -> T:
+        """Run work on an answered call's texts, on the tokenizer threads and in turns with other calls.
+
+        Raises: DeadlineExceeded.
+        """
+        try:
+            async with asyncio.timeout_at(call.deadline_s):
+                return await self._tokenizers.beside(call.account, steps)
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before the evidence was chosen") from None
 
     async def encode_query(
         self, ranker: str, query: str, deadline_s: float, record: CallRecord = NO_CALL

@@ -221,6 +221,10 @@ class TokenizerPool:
             )
         return found
 
+    async def beside(self, account: Account, steps: Steps[T]) -> T:
+        """Run other steps for an account, in turns with the reading of texts."""
+        return await self._in_turns(account, steps)
+
     async def prepare_query(self, call: ActiveCall) -> None:
         """Read and submit only the query of a call, for a dual ranker.
 

@@ -21,6 +21,7 @@ from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.metrics import Metrics
 from farrank_server.service import answers, validate
 from farrank_server.service.documents import of_candidates, of_ids, texts_of_results
+from farrank_server.service.evidence import add_evidence
 from farrank_server.service.indexes import Indexes, OpenIndexes
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
@@ -70,6 +71,7 @@ class RerankService:
             response = pb.RerankResponse()
             answers.describe_scoring(response, scorer, request.options)
             documents = text_documents(given.texts)
+            named: Mapping[int, tuple[str, str]] = {}
             if not given.indexes:
                 spending.expect(partial(self._engine.expected_tokens, call, documents))
                 call.documents = documents
@@ -95,6 +97,8 @@ class RerankService:
                 answers.add_ranking(response, result, scorer, given.ids, texts, request.options)
                 if request.options.return_texts:
                     await _add_texts(opened, response, documents, named, call)
+            if request.options.evidence == pb.EVIDENCE_UNIT_SENTENCES:
+                await add_evidence(self._engine, opened, call, result, named, request.options, response)
             spending.answered(response.usage.tokens)
             response.timings.total_ns = _ns_since(call.arrival_s)
             _tell(call.record, response)
@@ -133,6 +137,7 @@ class RerankService:
                 self._metrics.first_stage_seconds.labels(index.name).observe(
                     response.timings.first_stage_ns / 1e9, call.record.exemplar()
                 )
+                result = None
                 if not candidates:
                     # There is nothing to rerank, but errors in the query are still reported.
                     await self._engine.check_query(call)
@@ -145,6 +150,8 @@ class RerankService:
             named = {number: (index.name, each.doc_id) for number, each in enumerate(candidates)}
             if request.options.return_texts:
                 await _add_texts(opened, response, documents, named, call)
+            if result is not None and request.options.evidence == pb.EVIDENCE_UNIT_SENTENCES:
+                await add_evidence(self._engine, opened, call, result, named, request.options, response)
             answers.add_first_stage_scores(response, candidates, caller)
             spending.answered(response.usage.tokens)
             response.timings.total_ns = _ns_since(call.arrival_s)
@@ -194,14 +201,14 @@ class RerankService:
         )
 
 
+_STAGES = "first_stage", "tokenization", "queue", "inference", "aggregation", "selection", "evidence"
+
+
 def _tell(record: CallRecord, response: pb.RerankResponse | pb.SearchAndRerankResponse) -> None:
     """Record the size of the answer and the time of each stage, for the call's log line."""
     usage, timings = response.usage, response.timings
     record.facts |= {"results": len(response.results), "chunks": usage.chunks, "tokens": usage.tokens}
-    record.facts |= {
-        f"{stage}_seconds": getattr(timings, f"{stage}_ns") / 1e9
-        for stage in ("first_stage", "tokenization", "queue", "inference", "aggregation", "selection")
-    }
+    record.facts |= {f"{stage}_seconds": getattr(timings, f"{stage}_ns") / 1e9 for stage in _STAGES}
 
 
 def _account(options: pb.RerankOptions, caller: Caller) -> Account:

@@ -120,9 +120,29 @@ def _check_request(request: pb.RerankRequest | pb.SearchAndRerankRequest, limits
         raise InvalidArgument(
             f"options.instruction: has {size} bytes; at most {MAX_INSTRUCTION_BYTES} are allowed"
         )
+    _check_evidence(request.options, limits)
     if (priority := request.options.priority) not in pb.Priority.values():
         allowed = ", ".join(f"{name} ({number})" for name, number in pb.Priority.items() if number)
         raise InvalidArgument(f"options.priority: is {priority}; it must be one of {allowed}, or absent")
+
+
+def _check_evidence(options: pb.RerankOptions, limits: LimitsConfig) -> None:
+    if options.evidence not in pb.EvidenceUnit.values():
+        allowed = ", ".join(f"{name} ({number})" for name, number in pb.EvidenceUnit.items() if number)
+        raise InvalidArgument(
+            f"options.evidence: is {options.evidence}; it must be one of {allowed}, or absent"
+        )
+    documents = options.evidence_documents
+    _check_not_negative("options.evidence_documents", documents)
+    if documents > limits.max_documents:
+        raise InvalidArgument(
+            f"options.evidence_documents: is {documents}; max_documents is {limits.max_documents}"
+        )
+    if documents and options.evidence != pb.EVIDENCE_UNIT_SENTENCES:
+        raise InvalidArgument(
+            f"options.evidence_documents: is {documents}; it is allowed only if evidence is "
+            "EVIDENCE_UNIT_SENTENCES"
+        )
 
 
 def _check_bytes(field: str, size: int, limit: str, limits: LimitsConfig) -> None:

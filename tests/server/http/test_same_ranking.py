@@ -45,6 +45,7 @@ REQUESTS = st.builds(
         return_texts=st.booleans(),
         return_chunk_scores=st.booleans(),
         score_scale=st.sampled_from((0, 1, 2)),
+        evidence=st.sampled_from((0, 1, 2)),
     ),
 )
 

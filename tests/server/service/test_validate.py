@@ -49,6 +49,22 @@ async def test_a_text_may_have_as_many_bytes_as_the_limit(text: str) -> None:
         (request(documents=0), "documents: is empty; at least 1 document is needed"),
         (request(documents=4), "documents: has 4 entries; max_documents is 3"),
         (request(top_n=-1), "options.top_n: is -1; it must be 0 "),
+        (
+            request(evidence=7),
+            "options.evidence: is 7; it must be one of EVIDENCE_UNIT_CHUNKS (1), EVIDENCE_UNIT_SENTENCES (2)",
+        ),
+        (
+            request(evidence=2, evidence_documents=-1),
+            "options.evidence_documents: is -1; it must be 0 ",
+        ),
+        (
+            request(evidence=2, evidence_documents=4),
+            "options.evidence_documents: is 4; max_documents is 3",
+        ),
+        (
+            request(evidence_documents=2),
+            "options.evidence_documents: is 2; it is allowed only if evidence is EVIDENCE_UNIT_SENTENCES",
+        ),
         (request(max_chunks=-2), "options.max_chunks: is -2; it must be 0 "),
         (
             request(priority=7),

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import InvalidArgument
-from farrank_server.http.dialects.dialect_request import DialectRequest
+from farrank_server.http.dialects.dialect_request import DialectRequest, SpansBody
 
 # Enough to see the problem; a thousand lines would only be long.
 MAX_WARNINGS = 20
@@ -85,10 +85,16 @@ def spans_of(request: DialectRequest, result: pb.Result) -> list[dict[str, float
 
     Scores lie between 0 and 1, as the document's score does. A chunk with a score of its own keeps it.
     Attention and leave-one-out are shares of one score: the strongest chunk gets the document's score, and
-    others get their share of it.
+    others get their share of it. With `evidence: sentences` the passages are the document's sentences.
     """
-    wanted = request.body.relevant_spans
-    assert wanted is not None
+    wanted = request.body.relevant_spans or SpansBody()
+    if request.wants_sentences:
+        # Sentences were chosen: a threshold that the client does not set leaves none of them out.
+        return [
+            {"start": each.start, "end": each.end, "score": each.score}
+            for each in result.sentences[: wanted.max_spans]
+            if each.score >= (wanted.threshold or 0.0)
+        ]
     threshold = DEFAULT_THRESHOLD if wanted.threshold is None else wanted.threshold
     strongest = max((each.score for each in result.chunks), default=0.0)
     spans: list[dict[str, float]] = []

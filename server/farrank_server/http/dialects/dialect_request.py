@@ -12,6 +12,7 @@ from farrank_server.access.callers import Caller
 from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.http.dialects.models import Models
 from farrank_server.http.json_bodies import json_of, refuse_surrogates
+from farrank_server.service.evidence import DEFAULT_DOCUMENTS
 
 BodyDocument = str | dict[str, Any]
 
@@ -65,6 +66,8 @@ class RerankBody(msgspec.Struct):
     truncate_prompt_tokens: int | None = None
     max_tokens_per_query: int | None = None
     depth: Literal["all", "adaptive"] | DepthBody | None = None
+    evidence: Literal["chunks", "sentences"] | None = None
+    evidence_documents: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,14 @@ class DialectRequest:
 
     @property
     def wants_spans(self) -> bool:
-        """Whether the client asks for each document's passages."""
+        """Whether the client asks for each document's passages, or for their sentences."""
         spans = self.body.relevant_spans
-        return spans is not None and spans.mode != "disabled"
+        return self.wants_sentences if spans is None else spans.mode != "disabled"
+
+    @property
+    def wants_sentences(self) -> bool:
+        """Whether each document's passages are sentences."""
+        return self.body.evidence == "sentences"
 
     @property
     def returns_documents(self) -> bool:
@@ -104,17 +112,26 @@ class DialectRequest:
             options = pb.RerankOptions(
                 ranker=self.scorer.name,
                 max_chunks=self._max_chunks(),
-                return_chunk_scores=self.wants_spans,
+                return_chunk_scores=self.wants_spans and not self.wants_sentences,
                 score_scale=pb.SCORE_SCALE_RAW if raw else pb.SCORE_SCALE_SIGMOID,
                 depth=self._depth(),
                 # Clients of these shapes sort by score, or get the scores in the order of their texts.
                 comparable_scores=True,
                 instruction=body.instruction,
+                evidence=f"EVIDENCE_UNIT_{body.evidence.upper()}" if body.evidence else None,
+                evidence_documents=self._evidence_documents(),
             )
             request = pb.RerankRequest(query=self.query, options=options)
             for text in self.texts:
                 request.documents.add(text=text)
             return request
+
+    def _evidence_documents(self) -> int:
+        """The number of documents with sentences: at most 10 of those returned, unless the request says."""
+        documents = _at_least(0, "evidence_documents", self.body.evidence_documents or 0)
+        if not documents and self.wants_sentences and self.top_n:
+            documents = min(self.top_n, DEFAULT_DOCUMENTS)
+        return documents
 
     def _depth(self) -> pb.Depth | None:
         depth = self.body.depth

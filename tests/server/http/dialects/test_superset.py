@@ -234,6 +234,40 @@ async def test_passages_are_cohere_s_spans(shared_endpoint: Opened) -> None:
         assert len(first.get("relevant_spans", ())) == count
 
 
+async def test_spans_may_be_sentences(shared_endpoint: Opened) -> None:
+    text = "The sea is blue. \U0001f600 A river ends in it. Bread is baked."
+    request = {"query": "river", "documents": [text, "no match at all"], "evidence": "sentences"}
+    _, answer = await shared_endpoint.post("/v2/rerank", request)
+    by_index = {each["index"]: each["relevant_spans"] for each in answer["results"]}
+    best = by_index[0][0]
+    assert text[best["start"] : best["end"]] == "\U0001f600 A river ends in it."
+    assert 0 < best["score"] < 1
+    assert [each["score"] for each in by_index[1]] == [0]
+    for more, counts in (
+        ({"relevant_spans": {"threshold": 0.01}}, {0: 1, 1: 0}),
+        ({"relevant_spans": {"max_spans": 2}}, {0: 2, 1: 1}),
+        ({"relevant_spans": {"mode": "disabled"}}, {0: 0, 1: 0}),
+        ({"evidence_documents": 2}, {0: 3, 1: 1}),
+        ({"evidence": "chunks", "relevant_spans": {"threshold": 0.0}}, {0: 1, 1: 1}),
+    ):
+        _, answer = await shared_endpoint.post("/v2/rerank", request | more)
+        assert {each["index"]: len(each.get("relevant_spans", ())) for each in answer["results"]} == counts
+
+
+async def test_sentences_of_the_returned_documents_alone(shared_endpoint: Opened) -> None:
+    request = {"query": "river", "documents": ["A river."] * 12, "evidence": "sentences"}
+    for more, count in (({"top_n": 3}, 3), ({}, 10), ({"evidence_documents": 11}, 11)):
+        _, answer = await shared_endpoint.post("/v2/rerank", request | more)
+        assert sum("relevant_spans" in each for each in answer["results"]) == count
+
+
+@pytest.mark.parametrize("path", ["/v1/ranking", "/voyage/v1/rerank", "/weaviate/rerank"])
+async def test_other_shapes_have_no_field_for_sentences(shared_endpoint: Opened, path: str) -> None:
+    status, said = await shared_endpoint.post(path, {**REQUEST, "evidence": "sentences"})
+    assert status == 400
+    assert f"evidence: is 'sentences'; only Cohere's shape has a field for them, not {path}" in str(said)
+
+
 @pytest.mark.parametrize(
     ("change", "status", "words"),
     [
@@ -253,6 +287,9 @@ async def test_passages_are_cohere_s_spans(shared_endpoint: Opened) -> None:
         ({"top_n": "two"}, 400, "top_n: is invalid"),
         ({"max_chunks_per_doc": 0}, 400, "max_chunks_per_doc: is 0; it must be 1 or more"),
         ({"max_tokens_per_doc": 0}, 400, "max_tokens_per_doc: is 0; it must be 1 or more"),
+        ({"evidence": "words"}, 400, "evidence: is invalid"),
+        ({"evidence": "sentences", "evidence_documents": -1}, 400, "evidence_documents: is -1; it must be 0"),
+        ({"evidence_documents": 2}, 400, "options.evidence_documents: is 2; it is allowed only if"),
         ({"relevant_spans": {"mode": "on"}}, 400, "relevant_spans.mode: is invalid"),
         ({"relevant_spans": {"max_spans": -1}}, 400, "relevant_spans.max_spans: is -1; it must be 0 or more"),
         ({"model": "gpt"}, 404, "known are: maxp, biencoder, both, rerank-*"),

@@ -1,0 +1,1 @@
+"""Benchmarks of sentences as evidence."""

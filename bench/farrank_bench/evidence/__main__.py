@@ -1,0 +1,55 @@
+"""Sentences as evidence: whether they have the answer, and the time that they take.
+
+python -m farrank_bench.evidence --data squad --index .cache/pydoc-index
+
+`best` and `three` compare ways to choose a sentence on whole articles of SQuAD. `latency` lets a server
+answer the demo's questions with and without sentences, in turns.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from farrank_bench.evidence.articles import read_articles
+from farrank_bench.evidence.latency import DOCUMENTS, added
+from farrank_bench.evidence.ways import compare
+from farrank_bench.report import Command, Heading, Row
+from farrank_rankers.evidence.choosing import CHUNKS
+
+TITLES = {
+    "best": "Sentences of the best chunk: answer in the first / among three, time a document",
+    "three": f"Sentences of the {CHUNKS} best chunks: answer in the first / among three, time a document",
+    "latency": f"Calls of {DOCUMENTS} documents",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the report."""
+    command = Command("farrank_bench.evidence", __doc__)
+    command.options.add_argument("--data", type=Path, help="folder of SQuAD as JSON lines")
+    command.options.add_argument("--index", type=Path, help="index of the embedded corpus, with encodings")
+    command.options.add_argument("--articles", type=int, default=14)
+    command.options.add_argument("--questions", type=int, default=250)
+    command.options.add_argument("--rounds", type=int, default=7)
+    command.sections(TITLES, default=[*TITLES])
+    given = command.parse(arguments)
+
+    def ways(chunks: int) -> list[Row]:
+        return compare(*read_articles(given.data, given.articles, given.questions), chunks)
+
+    measures = {
+        "best": lambda: ways(1),
+        "three": lambda: ways(CHUNKS),
+        "latency": lambda: added(given.index, min(given.questions, 50), given.rounds),
+    }
+    notes = (
+        f"{given.questions} questions about {given.articles} whole articles of SQuAD's development set; the "
+        "chunks are those of `embedded`, the cross-encoder is `embedded:maxp`, and the token vectors are "
+        "those of `embedded:maxsim`"
+    )
+    heading = Heading("Sentences as evidence", notes)
+    return command.report(heading, [(TITLES[name], measures[name]) for name in given.sections], given.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
