@@ -32,6 +32,7 @@ def add_ranking_flags(parser: argparse.ArgumentParser) -> None:
         "sentences: show the sentences that match best (chunks)",
         choices=("chunks", "sentences"),
     )
+    add("--context-tokens N", "show the evidence of all results, packed into N tokens", count)
     add("--json", "print one JSON object per line instead of a table")
 
 
@@ -46,6 +47,7 @@ def ranking_options(args: argparse.Namespace) -> dict[str, Any]:
         "return_chunk_scores": args.chunks,
         "return_token_matches": args.matches,
         "evidence": args.evidence,
+        "context_tokens": args.context_tokens,
         "score_scale": args.score_scale and ScoreScale[args.score_scale.upper()],
     }
 
@@ -61,8 +63,13 @@ def print_ranking(ranking: Ranking, query: str, text_of: TextOf, *, as_json: boo
     if as_json:
         for rank, result in enumerate(ranking.results, start=1):
             print(json.dumps(_as_object(rank, result, text_of(result)), ensure_ascii=False))
+        if ranking.context:
+            print(json.dumps({"context": list(map(asdict, ranking.context))}, ensure_ascii=False))
     else:
         _print_table(ranking, query, text_of)
+        for piece in ranking.context:
+            name = _plain(piece.id) or f"#{piece.index}"
+            print(f"\n{name} [{piece.start}:{piece.end}] {piece.score:.4f}\n{_plain(piece.text)}")
     for note in _notes(ranking):
         print(note, file=sys.stderr)
 

@@ -21,6 +21,7 @@ from farrank_client.errors import (
     Unimplemented,
 )
 from farrank_client.ranking import (
+    ContextPiece,
     Evidence,
     FirstStageScore,
     Passage,
@@ -45,6 +46,7 @@ __all__ = [
     "AsyncTransport",
     "Catalog",
     "Client",
+    "ContextPiece",
     "DeadlineExceeded",
     "Document",
     "Evidence",

@@ -67,6 +67,7 @@ class RerankOptions(TypedDict, total=False):
     task in the prompt of a ranker that takes one; the server refuses it for others. `return_token_matches`
     asks a multi-vector ranker which token each of the query's tokens found; others refuse it. With
     `evidence="sentences"`, the first `evidence_documents` results (10) have their best `Result.sentences`.
+    `context_tokens` packs the evidence of all results into that number of tokens (`Ranking.context`).
     """
 
     ranker: str | None
@@ -83,6 +84,7 @@ class RerankOptions(TypedDict, total=False):
     instruction: str | None
     evidence: Literal["chunks", "sentences"] | None
     evidence_documents: int | None
+    context_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,11 +235,27 @@ class RankerVersion(FromWire):
 
 
 @dataclass(frozen=True, slots=True)
+class ContextPiece(FromWire):
+    """Sentences that stand beside each other in a document: its id and index, characters `start` to `end`.
+
+    `score` is that of the best sentence, as in `Sentence`.
+    """
+
+    id: str
+    index: int
+    start: int
+    end: int
+    score: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ranking(FromWire):
     """Documents, best first; equal scores keep the order of the request.
 
     `query_tokens_cut` counts the query's tokens beyond the ranker's limit; `index` names the searched index,
-    None if the caller sent the documents.
+    None if the caller sent the documents. `context` is the evidence of all results in the order of the
+    results and of the texts, if the call set `context_tokens`.
     """
 
     results: tuple[Result, ...]
@@ -249,3 +265,4 @@ class Ranking(FromWire):
     ranker: RankerVersion
     index: str | None = None
     score_scale: ScoreScale = ScoreScale.UNSPECIFIED
+    context: tuple[ContextPiece, ...] = ()

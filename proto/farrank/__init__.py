@@ -19,6 +19,7 @@ __all__ = [
     "AsyncTransport",
     "Catalog",
     "Client",
+    "ContextPiece",
     "DeadlineExceeded",
     "Document",
     "Evidence",

@@ -86,6 +86,15 @@ def test_sentences_are_shown_below_a_document(farrank: Farrank, server: Server, 
     assert found == {"start": 7, "end": 11, "score": 0.5, "text": "Käse"}
 
 
+def test_the_context_stands_below_the_table(farrank: Farrank, server: Server, files: list[Path]) -> None:
+    asked = ("rerank", "--server", server[0], "--query", "Käse", "--context-tokens", "50", files[1])
+    outcome, as_json = farrank(*asked), farrank(*asked, "--json")
+
+    assert outcome.out.splitlines()[-3:] == ["", f"{files[1]} [4:9] 0.5000", "a b c"]
+    (piece,) = json.loads(as_json.out.splitlines()[-1])["context"]
+    assert (piece["start"], piece["end"], piece["text"]) == (4, 9, "a\x1bb c")
+
+
 def test_the_options_reach_the_server(farrank: Farrank, server: Server, files: list[Path]) -> None:
     target, servicer = server
 

@@ -60,12 +60,14 @@ def test_rerank_sends_what_was_asked(call: Caller, scripted: ScriptedServer) -> 
 def test_evidence_is_asked_for_by_its_name(call: Caller, scripted: ScriptedServer) -> None:
     call(
         scripted.target,
-        lambda client: client.rerank("q", ["text"], evidence="sentences", evidence_documents=2),
+        lambda client: client.rerank(
+            "q", ["text"], evidence="sentences", evidence_documents=2, context_tokens=9
+        ),
     )
 
     (request,) = scripted.requests
     assert request.options == rerank_pb2.RerankOptions(
-        evidence=rerank_pb2.EVIDENCE_UNIT_SENTENCES, evidence_documents=2
+        evidence=rerank_pb2.EVIDENCE_UNIT_SENTENCES, evidence_documents=2, context_tokens=9
     )
     with pytest.raises(TypeError, match="evidence: must be 'chunks' or 'sentences'; it is 'words'"):
         call(scripted.target, lambda client: client.rerank("q", ["text"], evidence="words"))

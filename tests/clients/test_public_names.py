@@ -24,6 +24,7 @@ def test_public_names(package: ModuleType) -> None:
         "AsyncTransport",
         "Catalog",
         "Client",
+        "ContextPiece",
         "DeadlineExceeded",
         "Document",
         "Evidence",

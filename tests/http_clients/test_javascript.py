@@ -59,15 +59,6 @@ def test_the_lines_of_the_page(modules: Path, server: AskedServer, heading: str)
     server.check((place, score) for place, score in run(modules, server, name, code, RANKINGS[heading]))
 
 
-def test_the_passages_that_coheres_client_drops(modules: Path, server: AskedServer) -> None:
-    _, code = server.written("Cohere, JavaScript", "js")
-    found = run(modules, server, f"passages-{os.getpid()}", code, "passages")
-    assert len(found) == len(server.documents)
-    spans = [span for each in found for span in each or ()]
-    assert spans
-    assert all(0 <= span["start"] < span["end"] for span in spans)
-
-
 def test_voyages_client_with_top_k_and_documents(modules: Path, server: AskedServer) -> None:
     (code,) = server.written("Voyage, JavaScript", "js")
     options = '{ model: "rerank-2.5", query, documents, topK: 2, returnDocuments: true }'
@@ -75,3 +66,14 @@ def test_voyages_client_with_top_k_and_documents(modules: Path, server: AskedSer
     found = run(modules, server, f"voyage-top-{os.getpid()}", f"{code}\n{more}", "best.data")
     server.check(((each["index"], each["relevanceScore"]) for each in found), 2)
     assert [each["document"] for each in found] == [server.documents[n] for n in server.order[:2]]
+
+
+def test_cohere_keeps_the_passages(modules: Path, server: AskedServer) -> None:
+    heading = "Cohere, JavaScript"
+    code = "\n".join(server.written(heading, "js")[:2])
+    found = run(modules, server, f"spans-{os.getpid()}", code, "passages")
+
+    assert len(found) == len(server.documents)
+    spans = [span for its in found for span in its or []]
+    assert spans, "nothing was packed"
+    assert all(0 <= span["start"] < span["end"] and 0 <= span["score"] <= 1 for span in spans)

@@ -67,6 +67,12 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
         return {
             "results": results,
             "query_tokens_cut": 4 if len(request.query) > 20 else 0,
+            "context": [
+                rerank_pb2.ContextPiece(
+                    id=each.id, index=each.index, start=4, end=9, score=0.5, text="a\x1bb c"
+                )
+                for each in results[: 1 if request.options.context_tokens else 0]
+            ],
             "usage": rerank_pb2.Usage(
                 chunks=len(documents), rounds=rounds or 1, ended_early=depth.HasField("milliseconds")
             ),

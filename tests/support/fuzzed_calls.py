@@ -107,6 +107,9 @@ def _options(draw: st.DrawFn, *, tame: bool) -> pb.RerankOptions:
         count_tokens_cut=draw(st.booleans()),
         score_scale=scale,
         evidence=evidence,
+        context_tokens=draw(
+            st.sampled_from((0, 0, 1, 50, 65_536) if tame else (0, -1, 3, 65_537, 2**31 - 1))
+        ),
     )
     if draw(st.booleans()):
         options.max_chunks = draw(counts)

@@ -22,7 +22,7 @@ BI_ENCODER, CROSS_ENCODER, MAXSIM = "embedded", "embedded:maxp", "embedded:maxsi
 def compare(texts: dict[str, str], questions: Sequence[Question], chunks: int) -> list[Row]:
     """Let each way order the sentences of the bi-encoder's best chunks of each question's article."""
     rankers = {name: open_ranker(name).eval() for name in (BI_ENCODER, CROSS_ENCODER, MAXSIM)}
-    articles = {name: _Article(rankers[BI_ENCODER], text) for name, text in texts.items()}
+    articles = {name: Article(rankers[BI_ENCODER], text) for name, text in texts.items()}
     hits, seconds = defaultdict[str, list[tuple[bool, bool]]](list), defaultdict[str, float](float)
     possible = 0
     for question in questions:
@@ -46,7 +46,7 @@ def compare(texts: dict[str, str], questions: Sequence[Question], chunks: int) -
     return rows
 
 
-class _Article:
+class Article:
     """An article with its chunks' vectors."""
 
     def __init__(self, ranker: Ranker, text: str) -> None:
@@ -54,14 +54,17 @@ class _Article:
         chunks = ranker.reader.split(ranker.reader.read_document(text))
         self.spans = [(chunk.start, chunk.end) for chunk in chunks]
         self.vectors = torch.cat(
-            [_encoded(ranker, [ranker.reader.chunk_input(None, chunk)]) for chunk in chunks]
+            [encoded(ranker, [ranker.reader.chunk_input(None, chunk)]) for chunk in chunks]
         )
+
+    def query_vector(self, query: str) -> torch.Tensor:
+        """The vector of a query."""
+        reader = self.ranker.reader
+        return encoded(self.ranker, [reader.query_input(reader.read_query(query))])[0]
 
     def best(self, query: str) -> list[Span]:
         """All chunks, best first."""
-        reader = self.ranker.reader
-        vector = _encoded(self.ranker, [reader.query_input(reader.read_query(query))])[0]
-        order = (self.vectors @ vector).argsort(descending=True).tolist()
+        order = (self.vectors @ self.query_vector(query)).argsort(descending=True).tolist()
         return [self.spans[place] for place in order]
 
 
@@ -69,7 +72,7 @@ Values = Callable[[Sequence[Span]], Sequence[float]]
 
 
 def _ways(
-    rankers: dict[str, Ranker], article: _Article, query: str, best: Sequence[Span]
+    rankers: dict[str, Ranker], article: Article, query: str, best: Sequence[Span]
 ) -> dict[str, Values]:
     text = article.text
 
@@ -119,7 +122,8 @@ def _ways(
     }
 
 
-def _encoded(ranker: Ranker, inputs: Sequence[EncoderInput]) -> torch.Tensor:
+def encoded(ranker: Ranker, inputs: Sequence[EncoderInput]) -> torch.Tensor:
+    """Encode inputs of one length. Shapes: N -> (N, H)."""
     with torch.inference_mode():
         vectors: torch.Tensor = ranker.encoder(*ranker.tensors(inputs)).vectors
     return vectors

@@ -17,6 +17,9 @@ from farrank_settings.errors import ConfigError
 # About twice the bytes of the tokens that inputs have room for, in English.
 MAX_INSTRUCTION_BYTES = 2048
 
+# The sentences that compete for it have about eight times the tokens, and are chosen in half a second.
+MAX_CONTEXT_TOKENS = 65_536
+
 # After decoding this many characters, which takes some milliseconds, other tasks of the event loop run.
 TURN_CHARACTERS = 2_000_000
 
@@ -137,6 +140,11 @@ def _check_evidence(options: pb.RerankOptions, limits: LimitsConfig) -> None:
     if documents > limits.max_documents:
         raise InvalidArgument(
             f"options.evidence_documents: is {documents}; max_documents is {limits.max_documents}"
+        )
+    _check_not_negative("options.context_tokens", options.context_tokens)
+    if options.context_tokens > MAX_CONTEXT_TOKENS:
+        raise InvalidArgument(
+            f"options.context_tokens: is {options.context_tokens}; at most {MAX_CONTEXT_TOKENS} are allowed"
         )
     if documents and options.evidence != pb.EVIDENCE_UNIT_SENTENCES:
         raise InvalidArgument(

@@ -46,6 +46,7 @@ REQUESTS = st.builds(
         return_chunk_scores=st.booleans(),
         score_scale=st.sampled_from((0, 1, 2)),
         evidence=st.sampled_from((0, 1, 2)),
+        context_tokens=st.sampled_from((0, 0, 5, 100)),
     ),
 )
 

@@ -114,3 +114,48 @@ async def test_a_search_that_finds_nothing_has_no_sentences(stub: Any) -> None:
         pb.SearchAndRerankRequest(query="xylophone", index="kept", options=options(ranker="biencoder"))
     )
     assert not answer.results
+
+
+def total(pieces: Any) -> int:
+    """Count words and marks, fewer than the tokens of any tokenizer here."""
+    return sum(len(piece.text.split()) for piece in pieces)
+
+
+@pytest.mark.parametrize("ranker", FAMILIES)
+async def test_every_ranker_packs_a_context(stub: Any, ranker: str) -> None:
+    documents = [pb.Document(id=name, text=text) for name, text in TEXTS.items()]
+    for budget in (1, 12, 60, 5000):
+        asked = pb.RerankOptions(ranker=ranker, context_tokens=budget)
+        answer = await stub.Rerank(pb.RerankRequest(query=QUERY, documents=documents, options=asked))
+
+        order = [each.index for each in answer.results]
+        places = [(order.index(piece.index), piece.start) for piece in answer.context]
+        assert places == sorted(places)
+        assert total(answer.context) <= budget
+        for piece in answer.context:
+            assert piece.text == TEXTS[piece.id][piece.start : piece.end] == piece.text.strip()
+            assert piece.id == documents[piece.index].id
+        assert answer.timings.evidence_ns > 0
+        # The sentence that stands there two hundred times is there once.
+        assert sum(piece.text.count("Flour is bread.") for piece in answer.context) <= 1
+        if budget == 5000:
+            assert {piece.id for piece in answer.context} == set(TEXTS)
+            assert any(
+                p.text == "The sea is where rivers end. Bread is baked of flour." for p in answer.context
+            )
+
+
+async def test_a_context_of_stored_documents_has_their_texts(stub: Any) -> None:
+    asked = pb.RerankOptions(ranker="biencoder", context_tokens=50)
+    searched = await stub.SearchAndRerank(
+        pb.SearchAndRerankRequest(query="river rivers", index="kept", options=asked)
+    )
+    assert {piece.id for piece in searched.context} == set(TEXTS)
+    assert all(TEXTS[piece.id][piece.start : piece.end] == piece.text for piece in searched.context)
+
+
+async def test_a_context_is_of_the_returned_documents(stub: Any) -> None:
+    documents = [pb.Document(id=str(n), text=f"The river {n}.") for n in range(5)]
+    asked = pb.RerankOptions(context_tokens=100, top_n=2)
+    answer = await stub.Rerank(pb.RerankRequest(query=QUERY, documents=documents, options=asked))
+    assert [piece.id for piece in answer.context] == [each.id for each in answer.results]

@@ -65,6 +65,8 @@ async def test_a_text_may_have_as_many_bytes_as_the_limit(text: str) -> None:
             request(evidence_documents=2),
             "options.evidence_documents: is 2; it is allowed only if evidence is EVIDENCE_UNIT_SENTENCES",
         ),
+        (request(context_tokens=-1), "options.context_tokens: is -1; it must be 0 "),
+        (request(context_tokens=65_537), "options.context_tokens: is 65537; at most 65536 are allowed"),
         (request(max_chunks=-2), "options.max_chunks: is -2; it must be 0 "),
         (
             request(priority=7),

@@ -80,14 +80,22 @@ def best_of(request: DialectRequest, answer: pb.RerankResponse) -> Iterable[pb.R
     return answer.results[: request.top_n or None]
 
 
-def spans_of(request: DialectRequest, result: pb.Result) -> list[dict[str, float]]:
+def spans_of(request: DialectRequest, answer: pb.RerankResponse, result: pb.Result) -> list[dict[str, float]]:
     """The passages that count in a document, best first, without overlaps, and none below the threshold.
 
     Scores lie between 0 and 1, as the document's score does. A chunk with a score of its own keeps it.
     Attention and leave-one-out are shares of one score: the strongest chunk gets the document's score, and
-    others get their share of it. With `evidence: sentences` the passages are the document's sentences.
+    others get their share of it. With `evidence: sentences` the passages are the document's sentences;
+    with `context_tokens` they are its pieces of the context, in the order of its text.
     """
     wanted = request.body.relevant_spans or SpansBody()
+    if request.wants_context:
+        # All of them: the budget is the limit.
+        return [
+            {"start": each.start, "end": each.end, "score": each.score}
+            for each in answer.context
+            if each.index == result.index
+        ]
     if request.wants_sentences:
         # Sentences were chosen: a threshold that the client does not set leaves none of them out.
         return [

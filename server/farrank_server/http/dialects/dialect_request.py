@@ -68,6 +68,7 @@ class RerankBody(msgspec.Struct):
     depth: Literal["all", "adaptive"] | DepthBody | None = None
     evidence: Literal["chunks", "sentences"] | None = None
     evidence_documents: int | None = None
+    context_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,14 @@ class DialectRequest:
     def wants_spans(self) -> bool:
         """Whether the client asks for each document's passages, or for their sentences."""
         spans = self.body.relevant_spans
-        return self.wants_sentences if spans is None else spans.mode != "disabled"
+        if spans is None:
+            return self.wants_sentences or self.wants_context
+        return spans.mode != "disabled"
+
+    @property
+    def wants_context(self) -> bool:
+        """Whether the passages of all documents are packed into a budget."""
+        return bool(self.body.context_tokens)
 
     @property
     def wants_sentences(self) -> bool:
@@ -112,7 +120,9 @@ class DialectRequest:
             options = pb.RerankOptions(
                 ranker=self.scorer.name,
                 max_chunks=self._max_chunks(),
-                return_chunk_scores=self.wants_spans and not self.wants_sentences,
+                # A context is packed from the documents that are returned.
+                top_n=self.top_n if self.wants_context else 0,
+                return_chunk_scores=self.wants_spans and not (self.wants_sentences or self.wants_context),
                 score_scale=pb.SCORE_SCALE_RAW if raw else pb.SCORE_SCALE_SIGMOID,
                 depth=self._depth(),
                 # Clients of these shapes sort by score, or get the scores in the order of their texts.
@@ -120,6 +130,7 @@ class DialectRequest:
                 instruction=body.instruction,
                 evidence=f"EVIDENCE_UNIT_{body.evidence.upper()}" if body.evidence else None,
                 evidence_documents=self._evidence_documents(),
+                context_tokens=_at_least(0, "context_tokens", body.context_tokens or 0),
             )
             request = pb.RerankRequest(query=self.query, options=options)
             for text in self.texts:

@@ -93,10 +93,13 @@ class RerankExchange:
             self._path in VOYAGE_BY_NAME and VOYAGE_MODEL.match(fields.model or "")
         ):
             self._shape = Voyage()
-        if fields.evidence == "sentences" and type(self._shape) is not Superset:
-            raise InvalidArgument(
-                f"evidence: is 'sentences'; only Cohere's shape has a field for them, not {self._path}"
-            )
+        asked = {"evidence": fields.evidence == "sentences", "context_tokens": fields.context_tokens}
+        for name, is_set in asked.items():
+            if is_set and type(self._shape) is not Superset:
+                raise InvalidArgument(
+                    f"{name}: is {getattr(fields, name)!r}; only Cohere's shape has a field for the answer, "
+                    f"not {self._path}"
+                )
         self._request = understand(fields, self._models, caller, accepts_unknown=self._path in IGNORE_MODELS)
         return self._request.to_pb()
 

@@ -64,19 +64,21 @@ class Superset:
             "object": "rerank",
             "created": int(time.time()),
             "model": answer.ranker.name,
-            "results": [self._result(request, each) for each in best_of(request, answer)],
+            "results": [self._result(request, answer, each) for each in best_of(request, answer)],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             "meta": meta,
         }
 
-    def _result(self, request: DialectRequest, result: pb.Result) -> dict[str, Any]:
+    def _result(
+        self, request: DialectRequest, answer: pb.RerankResponse, result: pb.Result
+    ) -> dict[str, Any]:
         content: dict[str, Any] = {"index": result.index, "relevance_score": result.score}
         if request.returns_documents:
             text = request.texts[result.index]
             content["document"] = (
                 text if self._documents_are_texts else _object_of(request, result.index, text)
             )
-        if request.wants_spans and (spans := spans_of(request, result)):
+        if request.wants_spans and (spans := spans_of(request, answer, result)):
             content["relevant_spans"] = spans
         return content
 

@@ -254,6 +254,19 @@ async def test_spans_may_be_sentences(shared_endpoint: Opened) -> None:
         assert {each["index"]: len(each.get("relevant_spans", ())) for each in answer["results"]} == counts
 
 
+async def test_spans_may_be_a_packed_context(shared_endpoint: Opened) -> None:
+    texts = ["Bread is baked. A river ends in the sea. It is blue.", "A river rises. Flour is white.", "Sea."]
+    request = {"query": "river", "documents": texts, "context_tokens": 20}
+    _, answer = await shared_endpoint.post("/v2/rerank", request)
+    spans = {each["index"]: each.get("relevant_spans", []) for each in answer["results"]}
+    pieces = [texts[index][one["start"] : one["end"]] for index, its in spans.items() for one in its]
+    assert any("A river ends in the sea." in piece for piece in pieces)
+    assert all(its == sorted(its, key=lambda one: one["start"]) for its in spans.values())
+    _, answer = await shared_endpoint.post("/v2/rerank", {**request, "context_tokens": 500, "top_n": 2})
+    assert [each["relevant_spans"][0]["start"] for each in answer["results"]] == [0, 0]
+    assert len(answer["results"]) == 2
+
+
 async def test_sentences_of_the_returned_documents_alone(shared_endpoint: Opened) -> None:
     request = {"query": "river", "documents": ["A river."] * 12, "evidence": "sentences"}
     for more, count in (({"top_n": 3}, 3), ({}, 10), ({"evidence_documents": 11}, 11)):
@@ -265,7 +278,10 @@ async def test_sentences_of_the_returned_documents_alone(shared_endpoint: Opened
 async def test_other_shapes_have_no_field_for_sentences(shared_endpoint: Opened, path: str) -> None:
     status, said = await shared_endpoint.post(path, {**REQUEST, "evidence": "sentences"})
     assert status == 400
-    assert f"evidence: is 'sentences'; only Cohere's shape has a field for them, not {path}" in str(said)
+    assert "evidence: is 'sentences'; only Cohere's shape has a field for the answer" in str(said)
+    status, said = await shared_endpoint.post(path, {**REQUEST, "context_tokens": 9})
+    assert status == 400
+    assert f"context_tokens: is 9; only Cohere's shape has a field for the answer, not {path}" in str(said)
 
 
 @pytest.mark.parametrize(
@@ -290,6 +306,8 @@ async def test_other_shapes_have_no_field_for_sentences(shared_endpoint: Opened,
         ({"evidence": "words"}, 400, "evidence: is invalid"),
         ({"evidence": "sentences", "evidence_documents": -1}, 400, "evidence_documents: is -1; it must be 0"),
         ({"evidence_documents": 2}, 400, "options.evidence_documents: is 2; it is allowed only if"),
+        ({"context_tokens": -1}, 400, "context_tokens: is -1; it must be 0 or more"),
+        ({"context_tokens": 65_537}, 400, "options.context_tokens: is 65537; at most 65536 are allowed"),
         ({"relevant_spans": {"mode": "on"}}, 400, "relevant_spans.mode: is invalid"),
         ({"relevant_spans": {"max_spans": -1}}, 400, "relevant_spans.max_spans: is -1; it must be 0 or more"),
         ({"model": "gpt"}, 404, "known are: maxp, biencoder, both, rerank-*"),

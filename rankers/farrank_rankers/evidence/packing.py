@@ -1,0 +1,164 @@
+"""The evidence of a whole ranking, packed into a budget of tokens.
+
+Sentences of the best chunks of all documents compete. A sentence's value is the sum of two standard scores:
+of its chunk's evidence among all competing sentences, and of its match with the query. A quarter of its
+neighbours' matches counts, too, because an answer often stands beside the sentence that has the question's
+words. Sentences are taken greedily by value per token, damped: a short one must not win by its length alone.
+One that has the same words as one that was taken is a duplicate, and adds nothing.
+
+Sentences that stand beside each other are joined to one piece. Pieces are in the order of the ranking, and of
+the text within a document; they do not overlap.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from itertools import pairwise
+from statistics import fmean, pstdev
+from typing import NamedTuple
+
+from farrank_rankers.evidence.choosing import ScoredSpan, Span, sentences_of
+from farrank_rankers.evidence.matching import QueryTerms, lowered
+
+# Chunks compete that have this many times the budget together, the best first. On whole articles more of them
+# change nothing, and each costs time.
+COMPETING = 8
+
+# The part of a neighbour's match that counts.
+_NEIGHBOUR = 0.25
+
+# Values are divided by this power of the tokens, and some tokens are added: a heading is no answer.
+_DAMPED, _ADDED_TOKENS = 0.25, 5
+
+# Above the value of the worst sentence, so that tokens count there, too.
+_LEAST_VALUE = 0.05
+
+
+class RankedDocument(NamedTuple):
+    """A document's text, and its chunks that compete: their characters, and their worth in the ranking."""
+
+    text: str
+    chunks: Sequence[tuple[Span, float]]
+
+
+class _Candidate(NamedTuple):
+    document: int
+    start: int
+    end: int
+    match: float
+    worth: float
+
+
+Taken = dict[_Candidate, int]
+
+
+def competing(worths: Sequence[Sequence[tuple[Span, float]]], characters: float) -> list[list[int]]:
+    """Choose the chunks that compete: the best of all documents, which have these characters together.
+
+    Returns the places of each document's, the best first.
+    """
+    order = sorted(
+        (-worth, document, place)
+        for document, chunks in enumerate(worths)
+        for place, (_, worth) in enumerate(chunks)
+    )
+    chosen: list[list[int]] = [[] for _ in worths]
+    for _, document, place in order:
+        if characters <= 0:
+            break
+        (start, end), _ = worths[document][place]
+        characters -= end - start
+        chosen[document].append(place)
+    return chosen
+
+
+def packed(
+    query: str, documents: Sequence[RankedDocument], budget: int, count: Callable[[str], int]
+) -> Generator[None, None, list[list[ScoredSpan]]]:
+    """Pack documents' sentences into a budget of tokens, as `count` counts them. Returns each one's pieces.
+
+    A piece's score is the share of the query that its best sentence has. Documents are in the order of the
+    ranking. Yields after each document, and after some sentences.
+    """
+    texts = [lowered(document.text) for document in documents]
+    yield
+    terms = QueryTerms(query, texts)
+    candidates: list[_Candidate] = []
+    for number, (document, text) in enumerate(zip(documents, texts, strict=True)):
+        yield
+        for start, end in sentences_of(document.text, [span for span, _ in document.chunks]):
+            match = terms.value(terms.counts(text, start, end), end - start)
+            worth = max(its for span, its in document.chunks if min(end, span[1]) > max(start, span[0]))
+            candidates.append(_Candidate(number, start, end, match, worth))
+    values = _values(candidates)
+    left, seen = budget, set[frozenset[str]]()
+    taken: Taken = {}
+    sizes = {}
+    for place, each in enumerate(candidates):
+        if place % 32 == 0:
+            yield
+        sizes[each] = count(documents[each.document].text[each.start : each.end])
+    for each in sorted(sizes, key=lambda one: -values[one] / (sizes[one] + _ADDED_TOKENS) ** _DAMPED):
+        if sizes[each] > left:
+            continue
+        words = frozenset(texts[each.document][each.start : each.end].split())
+        if words not in seen:
+            seen.add(words)
+            taken[each] = sizes[each]
+            left -= sizes[each]
+    yield
+    return _within(documents, taken, values, budget, count)
+
+
+def _values(candidates: Sequence[_Candidate]) -> dict[_Candidate, float]:
+    """Add up the standard scores of worth and match, above the least value."""
+    matches = [each.match for each in candidates]
+    for (place, one), (_, other) in pairwise(enumerate(candidates)):
+        if one.document == other.document:
+            matches[place] += _NEIGHBOUR * other.match
+            matches[place + 1] += _NEIGHBOUR * one.match
+    added = [
+        worth + match
+        for worth, match in zip(
+            standard_scores([each.worth for each in candidates]), standard_scores(matches), strict=True
+        )
+    ]
+    least = min(added, default=0.0) - _LEAST_VALUE
+    return dict(zip(candidates, (each - least for each in added), strict=True))
+
+
+def standard_scores(values: Sequence[float]) -> list[float]:
+    """Subtract the mean and divide by the standard deviation. Equal values have 0."""
+    if not values:
+        return []
+    mean, deviation = fmean(values), pstdev(values)
+    return [(value - mean) / deviation if deviation > 1e-9 else 0.0 for value in values]
+
+
+def _within(
+    documents: Sequence[RankedDocument],
+    taken: Taken,
+    values: dict[_Candidate, float],
+    budget: int,
+    count: Callable[[str], int],
+) -> list[list[ScoredSpan]]:
+    """Join neighbours. While they exceed the budget together, the sentence of least value is dropped."""
+    while True:
+        pieces = _joined(documents, taken)
+        size = sum(
+            count(document.text[start:end])
+            for document, its in zip(documents, pieces, strict=True)
+            for start, end, _ in its
+        )
+        if size <= budget:
+            return pieces
+        del taken[min(taken, key=values.__getitem__)]
+
+
+def _joined(documents: Sequence[RankedDocument], taken: Taken) -> list[list[ScoredSpan]]:
+    pieces: list[list[ScoredSpan]] = [[] for _ in documents]
+    for document, start, end, match, _ in sorted(taken):
+        its, text = pieces[document], documents[document].text
+        if its and not any(map(str.isalnum, text[its[-1].end : start])):
+            its[-1] = ScoredSpan(its[-1].start, end, max(its[-1].score, match))
+        else:
+            its.append(ScoredSpan(start, end, match))
+    return pieces
