@@ -24,11 +24,6 @@ from farrank_server.service.indexes import OpenIndexes
 DEFAULT_DOCUMENTS = 10
 
 
-def is_asked_for(options: pb.RerankOptions) -> bool:
-    """Whether a call asks for sentences or a context."""
-    return options.evidence == pb.EVIDENCE_UNIT_SENTENCES or bool(options.context_tokens)
-
-
 async def add_evidence(
     engine: Engine,
     opened: OpenIndexes,

@@ -21,7 +21,7 @@ from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.metrics import Metrics
 from farrank_server.service import answers, validate
 from farrank_server.service.documents import of_candidates, of_ids, texts_of_results
-from farrank_server.service.evidence import add_evidence, is_asked_for
+from farrank_server.service.evidence import add_evidence
 from farrank_server.service.indexes import Indexes, OpenIndexes
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
@@ -97,7 +97,7 @@ class RerankService:
                 answers.add_ranking(response, result, scorer, given.ids, texts, request.options)
                 if request.options.return_texts:
                     await _add_texts(opened, response, documents, named, call)
-            if is_asked_for(request.options):
+            if validate.wants_evidence(request.options):
                 await add_evidence(self._engine, opened, call, result, named, request.options, response)
             spending.answered(response.usage.tokens)
             response.timings.total_ns = _ns_since(call.arrival_s)
@@ -150,7 +150,7 @@ class RerankService:
             named = {number: (index.name, each.doc_id) for number, each in enumerate(candidates)}
             if request.options.return_texts:
                 await _add_texts(opened, response, documents, named, call)
-            if result is not None and is_asked_for(request.options):
+            if result is not None and validate.wants_evidence(request.options):
                 await add_evidence(self._engine, opened, call, result, named, request.options, response)
             answers.add_first_stage_scores(response, candidates, caller)
             spending.answered(response.usage.tokens)

@@ -107,6 +107,11 @@ def depth_of(options: pb.RerankOptions) -> DepthConfig | None:
         raise InvalidArgument(f"options.depth.{error.problems[0]}") from None
 
 
+def wants_evidence(options: pb.RerankOptions) -> bool:
+    """Whether a call asks for sentences or a context."""
+    return options.evidence == pb.EVIDENCE_UNIT_SENTENCES or bool(options.context_tokens)
+
+
 def too_large(size: str, limits: LimitsConfig) -> TooLarge:
     """The error for a request that is too large as a whole, for the endpoints."""
     return TooLarge(f"request: has {size}; max_request_bytes is {limits.max_request_bytes}")
