@@ -371,9 +371,17 @@ class MaxSimOptions(Options):
     `aggregation` says how the windows of a long document count: each query token's best token of all of them
     (union), the best window (max), or the first. With `mean` a score is divided by the number of the query's
     vectors.
+    `text_head` are dense layers on the mean of a text's token vectors. They make a vector of the text, twice
+    as wide as a token's and of length 1, whose halves stand in the places of the text's first and last token.
+    A window's score is then the mean of two: the product of such vectors, and the mean MaxSim of the other
+    tokens. Of a document with more windows than `compared_windows`, this number has its tokens compared:
+    those with the largest product. Other windows' tokens count 0. None compares all.
     Raises: SpecError naming the field and its problem.
-    Source: Khattab & Zaharia, "ColBERT", SIGIR 2020.
+    Sources: Khattab & Zaharia, "ColBERT", SIGIR 2020; one encoding for the vectors of a text and of its
+    tokens: Chen et al., "M3-Embedding", ACL Findings 2024.
     """
+
+    UNSAID = frozenset({"text_head", "compared_windows"})
 
     query_marker: int | None = None
     document_marker: int | None = None
@@ -387,11 +395,13 @@ class MaxSimOptions(Options):
     normalize: bool = True
     aggregation: WindowAggregation = "union"
     mean: bool = False
+    text_head: tuple[HeadLayer, ...] = ()
+    compared_windows: int | None = None
 
     def __post_init__(self) -> None:
         """Check the tokens and the expansion, too."""
         Options.__post_init__(self)
-        for name in ("skipped", "head"):
+        for name in ("skipped", "head", "text_head"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("query_marker", "document_marker", "expansion_token"):
             if (token := getattr(self, name)) is not None:
@@ -401,6 +411,21 @@ class MaxSimOptions(Options):
         check_count("expand_to", self.expand_to, at_least=0, at_most=LARGEST_SIZE)
         if self.expand_to and self.expansion_token is None:
             raise SpecError(f"expansion_token is none; it must be a token: expand_to is {self.expand_to}")
+        if self.text_head:
+            for name, wanted in (
+                ("aggregation", "max"),
+                ("mean", True),
+                ("normalize", True),
+                ("expand_to", 0),
+            ):
+                if (found := getattr(self, name)) != wanted:
+                    raise SpecError(f"{name} is {found!r}; it must be {wanted!r} with a text_head")
+        if self.compared_windows is not None:
+            check_count("compared_windows", self.compared_windows, at_least=1)
+            if not self.text_head:
+                raise SpecError(
+                    f"compared_windows is {self.compared_windows}; it needs a text_head, which chooses them"
+                )
 
     def tokens(self) -> tuple[int, ...]:
         """List the ids of tokens that the options name."""

@@ -159,6 +159,10 @@ class Layout(Protocol):
         """Average over each input's tokens, without padding. Shapes: (…, H) -> (P, H)."""
         ...
 
+    def with_ends(self, values: Tensor, firsts: Tensor, lasts: Tensor) -> Tensor:
+        """Replace the values of each input's first and last token. Shapes: (…, F), (P, F) twice -> (…, F)."""
+        ...
+
     def leading(self, values: Tensor, count: int) -> Tensor:
         """Take the values at the first `count` places of each input, 0 at places without a token.
 
@@ -180,15 +184,25 @@ class PaddedFeatures:
     def last(self, values: Tensor) -> Tensor:
         """Shapes: (P, L, F…) -> (P, F…)."""
         places = torch.arange(values.shape[1], device=values.device)  # (L,)
-        last = (places * (self.roles != Role.PADDING)).amax(dim=1)  # (P,)
         rows = torch.arange(values.shape[0], device=values.device)  # (P,)
-        return values[rows, last]
+        return values[rows, self._last_of(places)]
+
+    def _last_of(self, places: Tensor) -> Tensor:
+        """Shapes: (L,) -> (P,)."""
+        return (places * (self.roles != Role.PADDING)).amax(dim=1)
 
     def mean(self, values: Tensor) -> Tensor:
         """Shapes: (P, L, H) -> (P, H)."""
         weights = (self.roles != Role.PADDING)[:, :, None].to(values.dtype)  # (P, L, 1)
         # An empty text without special tokens has the mean 0.
         return (values * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)  # (P, H)
+
+    def with_ends(self, values: Tensor, firsts: Tensor, lasts: Tensor) -> Tensor:
+        """Shapes: (P, L, F), (P, F), (P, F) -> (P, L, F)."""
+        places = torch.arange(values.shape[1], device=values.device)  # (L,)
+        is_last = places == self._last_of(places)[:, None]  # (P, L)
+        ended = torch.where(is_last[..., None], lasts[:, None], values)
+        return torch.where((places == 0)[:, None], firsts[:, None], ended)
 
     def leading(self, values: Tensor, count: int) -> Tensor:
         """Shapes: (P, L, F…) -> (P, count, F…)."""

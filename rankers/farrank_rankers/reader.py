@@ -135,6 +135,7 @@ class Reader:
             backbone.architecture, backbone.tokenizer_class
         )
         self._frame_texts(spec)
+        self._check_ends()
         most = self._longest_input(PositionBudget(tokenizer, backbone).for_instructions(spec.options))
         if backbone.max_positions is not None:
             most = max(self.longest_input, min(most, backbone.max_positions))
@@ -152,6 +153,20 @@ class Reader:
         # No text has the spaces behind it as part of its first token.
         self._chunk_prefix_alone = np.append(read.ids, self.tokenizer.ids(read.spaces))
         self.longest_input = self._longest_input()
+
+    def _check_ends(self) -> None:
+        """Refuse a `text_head` whose vector has no place. Raises: SpecError naming the token."""
+        if self.spec.maxsim is None or not self.spec.maxsim.text_head:
+            return
+        for part, at, end in ((self._frame.parts[0], 0, "beginning"), (self._frame.parts[-1], -1, "end")):
+            if part.shape[1] == 0:
+                raise SpecError(
+                    f"text_head needs a special token at the {end} of texts; the tokenizer has none"
+                )
+            if self._is_skipped is not None and self._is_skipped[part[0, at]]:
+                raise SpecError(
+                    f"skipped holds {part[0, at]}, the special token in whose place a text_head stands"
+                )
 
     def instructed(self, instruction: str) -> "Reader":
         """Make a reader with another instruction; an empty one means the ranker's own.

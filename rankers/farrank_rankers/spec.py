@@ -116,7 +116,8 @@ class RankerSpec:
         The best documents so far then stay above the others when only they are read on, so that scores of
         different depths compare.
         """
-        return self.aggregation in ("max", "union")
+        chooses = self.maxsim is not None and self.maxsim.compared_windows is not None
+        return self.aggregation in ("max", "union") and not chooses
 
     @property
     def depth_plan(self) -> DepthPlan:
@@ -283,9 +284,11 @@ def content_version(
 def encodings_version(
     spec: RankerSpec, files: TokenizerFiles, config: Mapping[str, Any], weights_digest: str
 ) -> str:
-    """Hash as `content_version` does, without the limit on a document's tokens.
+    """Hash as `content_version` does, without the limits on a document's tokens and compared windows.
 
-    Rankers that differ only in this limit have the same version here: a chunk's vector does not depend on it.
+    Rankers that differ only in these have the same version here: a chunk's vectors do not depend on them.
     """
     whole = replace(spec, chunking=adjusted(spec.chunking, max_document_tokens=WHOLE_DOCUMENT))
+    if spec.maxsim is not None:
+        whole = replace(whole, options=replace(spec.maxsim, compared_windows=None))
     return content_version(whole, files, config, weights_digest)

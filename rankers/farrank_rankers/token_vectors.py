@@ -27,8 +27,11 @@ def are_compared(roles: Tensor) -> Tensor:
 def window_scores(best: Tensor, query_vectors: Tensor | int, options: MaxSimOptions) -> Tensor:
     """Add up the best products of a query's vectors, and divide by their number if configured.
 
+    With a `text_head` the first product is that of the texts, and its mean with the tokens' counts.
     Shapes: best (…, Q), query_vectors (…) -> (…).
     """
+    if options.text_head:
+        return (best[..., 0] + best[..., 1:].sum(dim=-1) / query_vectors) / 2
     scores = best.sum(dim=-1).clamp(min=NOTHING_TO_COMPARE)
     return scores / query_vectors if options.mean else scores
 

@@ -12,16 +12,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from farrank_rankers.family import MaxSimOptions, WindowAggregation
+from farrank_rankers.family import MaxSimOptions
 from farrank_rankers.features import Features
 from farrank_rankers.token_vectors import NOTHING_TO_COMPARE, are_compared
 from farrank_rankers.tokens import Role
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.runtime import DocumentScores
-from farrank_runtimes.token_codecs import CodedVectors, FloatProducts, Vectors
+from farrank_runtimes.token_codecs import CodedVectors, FloatProducts, Products, Vectors
 
 _TILE_ROWS = 16_384
 # Vectors of documents whose copies are in memory at once.
@@ -29,11 +30,10 @@ _GROUP_BYTES = 2**26
 
 
 def score_token_vectors(
-    documents: Sequence[CodedVectors], queries: Sequence[Tensor], aggregation: WindowAggregation = "union"
+    documents: Sequence[CodedVectors], queries: Sequence[Tensor], options: MaxSimOptions
 ) -> DocumentScores:
     """Score documents and each of their windows. Documents of one query object share their products.
 
-    `aggregation`: the score is that of all windows' vectors together, the best window's or the first's.
     Shapes: queries (Q, K) each, one for each document.
     Raises: OutOfMemory, DeviceLost.
     """
@@ -43,11 +43,8 @@ def score_token_vectors(
         groups.setdefault((id(query), id(document.codec)), []).append(place)
     with device_failures():
         for places in groups.values():
-            some = [documents[place] for place in places]
-            maxima = window_maxima(some, queries[places[0]])  # (Q, W)
-            counts = np.array([len(document.ends) for document in some])
-            starts = np.cumsum(counts) - counts
-            scores, of_windows = _aggregated(maxima, starts, counts, aggregation)
+            windows = DocumentWindows([documents[place] for place in places])
+            scores, of_windows = _scored(windows, queries[places[0]], options)
             for place, score, own in zip(places, scores.tolist(), of_windows, strict=True):
                 found.scores[place], found.chunk_scores[place] = score, own.tolist()
     return found
@@ -79,21 +76,15 @@ def score_by_maxsim(
     of bounded size, because their compared vectors are copied.
     """
     with device_failures():
-        vectors = {id(query): query_vectors(query) for query in queries}
+        vectors = {key: query_vectors(query) for key, query in {id(each): each for each in queries}.items()}
     asked = [vectors[id(query)] for query in queries]
     found = DocumentScores([], [])
     for group in _groups(documents):
         with device_failures():
             rows = [compared_vectors(each) for each in documents[group]]
-        scored = score_token_vectors(rows, asked[group], options.aggregation)
+        scored = score_token_vectors(rows, asked[group], options)
         found.scores += scored.scores
         found.chunk_scores += scored.chunk_scores
-    if options.mean:
-        counts = [len(query) for query in asked]
-        found.scores = [score / count for score, count in zip(found.scores, counts, strict=True)]
-        found.chunk_scores = [
-            [score / count for score in own] for own, count in zip(found.chunk_scores, counts, strict=True)
-        ]
     return found
 
 
@@ -136,6 +127,8 @@ def best_rows(
         if options.aggregation != "union":
             window = int(np.argmax(window_scores)) if options.aggregation == "max" else 0
             begin, end = int(coded.ends[window - 1]) if window else 0, int(coded.ends[window])
+        if options.text_head:
+            begin, end = begin + 1, end - 1
         room = min(_TILE_ROWS, max(1, end - begin))
         products = FloatProducts(asked, room) if coded.codec is None else coded.codec.products(asked, room)
         rows = np.full(len(asked), -1, dtype=np.int64)
@@ -152,58 +145,114 @@ def best_rows(
         return BestRows(rows, products.similarities(best)[:, 0])
 
 
-def window_maxima(documents: Sequence[CodedVectors], query: Tensor) -> Vectors:
-    """Find each query vector's largest dot product in each window, −∞ in one without rows.
+class DocumentWindows:
+    """The windows of documents of one codec, one after the other.
 
-    The documents have the same codec. Shapes: query (Q, K) -> (Q, windows of all documents).
+    Shapes: counts (D,), the windows of each document; firsts (D,), its first one; owners, starts, ends (W,),
+    each window's document, and its rows there.
     """
-    codec = documents[0].codec
-    bounds = np.concatenate([[0], np.cumsum([len(document.rows) for document in documents])])  # (D + 1,)
-    ends = np.concatenate(
-        [document.ends + first for document, first in zip(documents, bounds[:-1], strict=True)]
-    )  # (W,)
-    starts = np.concatenate([[0], ends[:-1]])  # (W,)
-    maxima = np.full((len(query), len(ends)), -np.inf, dtype=np.float32)
-    room = max(_TILE_ROWS, int((ends - starts).max()))
-    products = FloatProducts(query, room) if codec is None else codec.products(query, room)
+
+    def __init__(self, documents: Sequence[CodedVectors]) -> None:
+        self.documents = documents
+        self.counts = np.array([len(document.ends) for document in documents])
+        self.firsts = np.cumsum(self.counts) - self.counts
+        self.owners = np.repeat(np.arange(len(documents)), self.counts)
+        self.ends = np.concatenate([document.ends for document in documents])
+        self.starts = np.concatenate([[0], self.ends[:-1]])
+        self.starts[self.firsts] = 0
+
+    def products(self, query: Tensor, room: int) -> Products:
+        """Prepare products with at most `room` rows at once. Shapes: query (Q, K)."""
+        codec = self.documents[0].codec
+        return FloatProducts(query, room) if codec is None else codec.products(query, room)
+
+    def rows(self, windows: NDArray[np.int64]) -> list[Tensor]:
+        """Take the rows of these windows, neighbours together. Shapes: (N,), rising -> (rows, …) each."""
+        owners, starts, ends = self.owners[windows], self.starts[windows], self.ends[windows]
+        is_next = (owners[1:] == owners[:-1]) & (starts[1:] == ends[:-1])
+        heads, tails = np.r_[True, ~is_next], np.r_[~is_next, True]
+        places = zip(owners[heads].tolist(), starts[heads].tolist(), ends[tails].tolist(), strict=True)
+        return [self.documents[owner].rows[start:end] for owner, start, end in places]
+
+    def end_rows(self, windows: NDArray[np.int64]) -> list[Tensor]:
+        """Take the first and the last row of each of these windows. Shapes: (N,), rising -> (2 n, …) each."""
+        owners, heads = np.unique(self.owners[windows], return_index=True)
+        ends = np.stack([self.starts[windows], self.ends[windows] - 1], axis=1)  # (N, 2)
+        return [
+            self.documents[owner].rows[torch.from_numpy(places.ravel())]
+            for owner, places in zip(owners.tolist(), np.split(ends, heads[1:]), strict=True)
+        ]
+
+
+def window_maxima(windows: DocumentWindows, query: Tensor, some: NDArray[np.int64]) -> Vectors:
+    """Find each query vector's largest dot product in each of some windows, −∞ in one without rows.
+
+    Shapes: query (Q, K), some (N,), rising -> (Q, N).
+    """
+    maxima = np.full((len(query), len(some)), -np.inf, dtype=np.float32)
+    lengths = windows.ends[some] - windows.starts[some]  # (N,)
+    filled = np.flatnonzero(lengths)
+    ends = np.cumsum(lengths[filled])  # counted in the rows of these windows
+    starts = ends - lengths[filled]
+    room = max(_TILE_ROWS, int(lengths.max()))
+    products = windows.products(query, room)
     first = 0
-    while first < len(ends):
+    while first < len(filled):
         begin = int(starts[first])
         last = int(np.searchsorted(ends, begin + room, side="right"))
-        filled = np.flatnonzero(ends[first:last] > starts[first:last]) + first
-        if len(filled):
-            compared = products.compare(_rows(documents, bounds, begin, int(ends[last - 1])))  # (Q, T)
-            best = np.maximum.reduceat(compared, starts[filled] - begin, axis=1)  # (Q, filled windows)
-            maxima[:, filled] = products.similarities(best)
+        tile = filled[first:last]
+        compared = products.compare(windows.rows(some[tile]))  # (Q, T)
+        best = np.maximum.reduceat(compared, starts[first:last] - begin, axis=1)  # (Q, windows of the tile)
+        maxima[:, tile] = products.similarities(best)
         first = last
     return maxima
 
 
-def _rows(documents: Sequence[CodedVectors], bounds: NDArray[np.int64], begin: int, end: int) -> list[Tensor]:
-    """Find the documents' rows from `begin` to `end`, at least one. Shapes: bounds (D + 1,) -> (T, …)."""
-    first = int(np.searchsorted(bounds, begin, side="right")) - 1
-    last = int(np.searchsorted(bounds, end))
-    rows = [document.rows for document in documents[first:last]]
-    rows[-1] = rows[-1][: end - int(bounds[last - 1])]
-    rows[0] = rows[0][begin - int(bounds[first]) :]
-    return rows
+def _with_texts(windows: DocumentWindows, query: Tensor, most: int | None) -> NDArray[np.float64]:
+    """Score windows by their texts' vectors, and by the tokens of the `most` best ones of each document.
+
+    Shapes: query (Q, K) -> (W,).
+    """
+    filled = np.flatnonzero(windows.ends > windows.starts)
+    ends = windows.products(query[[0, -1]], 2 * len(filled))
+    texts = ends.similarities(ends.compare(windows.end_rows(filled)))  # (2, 2 N)
+    scores = np.full(len(windows.ends), NOTHING_TO_COMPARE)
+    scores[filled] = (texts[0, ::2] + texts[1, 1::2]) / 2
+    chosen = np.ones(len(scores), dtype=np.bool_)
+    if most is not None:
+        is_long = windows.counts > most
+        for first, count in zip(windows.firsts[is_long], windows.counts[is_long], strict=True):
+            worst = np.argpartition(-scores[first : first + count], most - 1)[most:]
+            chosen[first + worst] = False
+    inner = DocumentWindows(windows.documents)
+    inner.starts, inner.ends = windows.starts + 1, windows.ends - 1
+    compared = np.flatnonzero(chosen & (inner.ends > inner.starts))
+    if len(query) > 2 and len(compared):
+        scores[compared] += window_maxima(inner, query[1:-1], compared).mean(axis=0, dtype=np.float64) / 2
+    return scores
 
 
-def _aggregated(
-    maxima: Vectors, starts: NDArray[np.int64], counts: NDArray[np.int64], aggregation: WindowAggregation
+def _scored(
+    windows: DocumentWindows, query: Tensor, options: MaxSimOptions
 ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-    """Shapes: (Q, W), D first windows and numbers of windows -> (D,), D times (C,)."""
-    of_windows = _summed(maxima)  # (W,)
-    if aggregation == "union":
-        scores = _summed(np.maximum.reduceat(maxima, starts, axis=1))  # (D,)
-    elif aggregation == "max":
-        scores = np.maximum.reduceat(of_windows, starts)
+    """Score documents and windows. Shapes: query (Q, K) -> (D,), D times (C,)."""
+    firsts = windows.firsts
+    if options.text_head:
+        of_windows = _with_texts(windows, query, options.compared_windows)  # (W,)
+        return np.maximum.reduceat(of_windows, firsts), np.split(of_windows, firsts[1:])
+    maxima = window_maxima(windows, query, np.arange(len(windows.ends)))  # (Q, W)
+    divisor = len(query) if options.mean else 1
+    of_windows = _summed(maxima) / divisor
+    if options.aggregation == "union":
+        scores = _summed(np.maximum.reduceat(maxima, firsts, axis=1)) / divisor
+    elif options.aggregation == "max":
+        scores = np.maximum.reduceat(of_windows, firsts)
     else:
-        scores = of_windows[starts]
+        scores = of_windows[firsts]
         alone = np.full_like(of_windows, -np.inf)
-        alone[starts] = scores
+        alone[firsts] = scores
         of_windows = alone
-    return scores, np.split(of_windows, starts[1:])
+    return scores, np.split(of_windows, firsts[1:])
 
 
 def _summed(maxima: Vectors) -> NDArray[np.float64]:

@@ -50,7 +50,9 @@ def test_together_they_are_small_and_share_one_encoder() -> None:
 def test_multi_vectors_are_those_of_the_embedded_model() -> None:
     ranker, embedded = open_ranker("embedded:maxsim"), open_ranker("embedded")
     assert weights_digest(ranker.encoder.backbone) == weights_digest(embedded.encoder.backbone)
-    assert ranker.spec.options_as(MaxSimOptions).head == (HeadLayer("dense", 128, bias=False),)
+    options = ranker.spec.options_as(MaxSimOptions)
+    assert options.head == (HeadLayer("dense", 128, bias=False),)
+    assert options.text_head == (HeadLayer("dense", 256, bias=False),)
 
 
 @pytest.mark.parametrize("name", RANKERS)
@@ -96,9 +98,9 @@ async def test_they_are_served_by_name_and_say_where_the_answer_stands() -> None
             assert passage.start <= TEXTS[DEEP].index("246 BC") < passage.end
 
 
-def test_one_is_exported(tmp_path: Path) -> None:
-    """The one with the largest head is exported; all share the encoder."""
-    name = "parade-rand-l2"
+@pytest.mark.parametrize("name", ["parade-rand-l2", "maxsim"])
+def test_one_is_exported(tmp_path: Path, name: str) -> None:
+    """The one with the largest head, and the one whose encoder has layers of its own."""
     measured = replace(MEASURED, documents=MEASURED.documents[::2])
     with artifact_of(f"embedded:{name}", tmp_path / name) as (ranker, artifact):
         export = export_ranker(ranker, artifact, "onnx", "fp32", measured=measured, calibration=CALIBRATION)

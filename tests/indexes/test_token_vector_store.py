@@ -28,6 +28,7 @@ from farrank_indexes.token_vector_store import (
     key_of,
 )
 from farrank_rankers.chunking import WHOLE_DOCUMENT, Chunking
+from farrank_rankers.family import MaxSimOptions
 from farrank_runtimes.maxsim import compared_vectors, score_token_vectors
 from farrank_runtimes.runtime import CodecName
 from farrank_settings.errors import ConfigError
@@ -129,7 +130,7 @@ def test_a_store_is_scored_from_its_rows(tmp_path: Path) -> None:
     store = TokenVectorStore(write(tmp_path, TEXTS), "it")
     query = torch.from_numpy(np.array([vector_of(letter) for letter in "sea"]))
     documents = [compared_vectors(store.read(place).features) for place in range(len(TEXTS))]
-    found = score_token_vectors(documents, [query] * len(TEXTS))
+    found = score_token_vectors(documents, [query] * len(TEXTS), MaxSimOptions())
     for encoded, score, of_windows in zip(
         Letters().encode(TEXTS), found.scores, found.chunk_scores, strict=True
     ):
@@ -226,7 +227,7 @@ def test_documents_without_vectors_are_kept(tmp_path: Path) -> None:
         store = TokenVectorStore(folder / key_of("letters"), "it")
         document = compared_vectors(store.read(1).features)
         assert document.ends.tolist() == [0, 0]
-        found = score_token_vectors([document], [torch.ones(2, WIDTH)])
+        found = score_token_vectors([document], [torch.ones(2, WIDTH)], MaxSimOptions())
         assert (found.scores, found.chunk_scores) == ([-1e9], [[-1e9, -1e9]])
 
 

@@ -15,6 +15,7 @@ from farrank_rankers.token_vectors import NOTHING_TO_COMPARE
 from farrank_rankers.tokens import Role
 from farrank_runtimes import maxsim
 from farrank_runtimes.maxsim import (
+    DocumentWindows,
     score_by_maxsim,
     score_token_vectors,
     window_maxima,
@@ -23,6 +24,7 @@ from farrank_runtimes.runtime import CodecName
 from farrank_runtimes.token_codecs import CodedVectors, Vectors, fit
 
 WIDTH = 16
+UNION = MaxSimOptions()
 AGGREGATIONS: tuple[WindowAggregation, ...] = get_args(WindowAggregation)
 CODECS: tuple[CodecName | None, ...] = (None, *get_args(CodecName))
 
@@ -84,7 +86,7 @@ def test_it_is_the_formula(
     queries = [asked[place % callers] for place in range(len(documents))]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(maxsim, "_TILE_ROWS", tile)
-        found = score_token_vectors(documents, queries, how)
+        found = score_token_vectors(documents, queries, MaxSimOptions(aggregation=how))
     for place, (document, vectors, query) in enumerate(zip(documents, restored, queries, strict=True)):
         score, of_windows = formula(query.double().numpy(), vectors, document.ends, how)
         # int8 and int4 round the query, too: by at most half of 1/127 of its largest value.
@@ -104,7 +106,7 @@ def test_documents_of_several_codecs_are_scored_in_one_call() -> None:
             formula(query.double().numpy(), vectors, document.ends, "union")[0]
             for document, vectors in zip(documents, restored, strict=True)
         ]
-    found = score_token_vectors(mixed, [query] * len(mixed))
+    found = score_token_vectors(mixed, [query] * len(mixed), UNION)
     assert found.scores == pytest.approx(expected, abs=0.08)
 
 
@@ -113,8 +115,8 @@ def test_a_score_does_not_depend_on_the_other_documents() -> None:
     for codec in CODECS[1:3]:
         documents, _ = made([[30, 20], [9], [40, 40, 3]], codec, generator)
         query = torch.from_numpy(units(generator, 8))
-        together = score_token_vectors(documents, [query] * 3)
-        alone = [score_token_vectors([each], [query]) for each in documents]
+        together = score_token_vectors(documents, [query] * 3, UNION)
+        alone = [score_token_vectors([each], [query], UNION) for each in documents]
         assert together.scores == [each.scores[0] for each in alone]
         assert together.chunk_scores == [each.chunk_scores[0] for each in alone]
 
@@ -124,13 +126,13 @@ def test_rows_may_be_of_a_read_only_file() -> None:
     (document,), _ = made([[30]], "int8", generator)
     query = torch.from_numpy(units(generator, 2))
     before = document.rows.clone()
-    score_token_vectors([document], [query])
+    score_token_vectors([document], [query], UNION)
     assert torch.equal(document.rows, before)
 
 
 def test_windows_without_vectors_have_no_maximum() -> None:
     (document,), _ = made([[0, 3, 0]], None, np.random.default_rng(4))
-    maxima = window_maxima([document], torch.ones(2, WIDTH))
+    maxima = window_maxima(DocumentWindows([document]), torch.ones(2, WIDTH), np.arange(3))
     assert np.isneginf(maxima[:, [0, 2]]).all()
     assert np.isfinite(maxima[:, 1]).all()
 
@@ -138,13 +140,13 @@ def test_windows_without_vectors_have_no_maximum() -> None:
 def test_a_number_that_is_none_reaches_the_score() -> None:
     (document,), _ = made([[3, 4]], None, np.random.default_rng(5))
     document.rows[5, 2] = torch.nan
-    found = score_token_vectors([document], [torch.ones(2, WIDTH)])
+    found = score_token_vectors([document], [torch.ones(2, WIDTH)], UNION)
     assert np.isnan(found.scores[0])
     assert np.isnan(found.chunk_scores[0]).tolist() == [False, True]
 
 
 def test_without_documents_there_are_no_scores() -> None:
-    assert score_token_vectors([], []).scores == []
+    assert score_token_vectors([], [], UNION).scores == []
 
 
 def test_sentence_transformers_has_the_same_scores() -> None:
@@ -153,7 +155,7 @@ def test_sentence_transformers_has_the_same_scores() -> None:
     documents, _ = made([[40], [9], [25]], None, generator)
     query = torch.from_numpy(units(generator, 7))
     expected = similarity.maxsim([query], [document.rows for document in documents])
-    found = score_token_vectors(documents, [query] * 3)
+    found = score_token_vectors(documents, [query] * 3, UNION)
     assert found.scores == pytest.approx(expected[0].tolist(), abs=1e-5)
 
 

@@ -1,5 +1,6 @@
 """MaxSim without padding has the scores of the family's aggregator, skipped tokens and all."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.families.maxsim import MaxSim
-from farrank_rankers.family import MaxSimOptions, WindowAggregation
+from farrank_rankers.family import HeadLayer, MaxSimOptions, WindowAggregation
 from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.spec import RankerSpec
 from farrank_rankers.token_vectors import are_compared
@@ -48,6 +49,52 @@ def test_scores_are_the_aggregators(
     assert found.scores == pytest.approx(scores.tolist(), abs=1e-5)
     for row, expected, chunks in zip(found.chunk_scores, chunk_scores.tolist(), lengths, strict=True):
         assert row == pytest.approx(expected[: len(chunks)], abs=1e-5)
+
+
+def with_ends(length: int, inner: list[Role]) -> Features:
+    """Make vectors of a text of `length` tokens, with a special token on each side, and perhaps padding."""
+    roles = [Role.SPECIAL, *(inner[int(torch.randint(len(inner), ()))] for _ in range(length)), Role.SPECIAL]
+    roles += [Role.PADDING] * int(torch.randint(3, ()))
+    vectors = torch.randn(len(roles), 8)
+    vectors[[role == Role.PADDING for role in roles]] = torch.nan
+    return Features(vectors, torch.tensor(roles))
+
+
+TEXTS = MaxSimOptions(aggregation="max", mean=True, text_head=(HeadLayer("dense", 16),))
+
+
+@pytest.mark.parametrize("most", [None, 1, 3])
+@pytest.mark.parametrize("tile", [3, 16_384])
+@given(lengths=LENGTHS, asked=st.integers(0, 3))
+def test_texts_and_tokens_are_scored_as_by_the_aggregator(
+    lengths: list[list[int]], asked: int, tile: int, most: int | None
+) -> None:
+    documents = [
+        stacked([with_ends(length - 1, [Role.DOCUMENT, Role.SKIPPED]) for length in chunks])
+        for chunks in lengths
+    ]
+    query = with_ends(asked, [Role.QUERY])
+    options = replace(TEXTS, compared_windows=most)
+    scores, chunk_scores = reference(documents, query, options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maxsim, "_TILE_ROWS", tile)
+        found = score_by_maxsim(documents, [query] * len(documents), options)
+    assert found.scores == pytest.approx(scores.tolist(), abs=1e-5)
+    for row, expected, chunks in zip(found.chunk_scores, chunk_scores.tolist(), lengths, strict=True):
+        assert row == pytest.approx(expected[: len(chunks)], abs=1e-5)
+
+
+def test_the_best_rows_are_no_texts() -> None:
+    document = stacked([with_ends(length, [Role.DOCUMENT]) for length in (3, 4)])
+    query = with_ends(3, [Role.QUERY])
+    (score,), (own,) = (found := score_by_maxsim([document], [query], TEXTS)).scores, found.chunk_scores
+    rows, similarities = best_rows(document, query, TEXTS, own)
+    window = int(np.argmax(own))
+    first, last = (0, 5)[window], (4, 10)[window]
+    assert all(first < row < last for row in rows.tolist())
+    asked, read = query.vectors[:5], document.vectors[window][are_compared(document.token_roles[window])]
+    texts = float(asked[0] @ read[0] + asked[4] @ read[-1])
+    assert score == pytest.approx((texts + similarities.mean()) / 2, abs=1e-5)
 
 
 def test_queries_of_different_lengths_are_scored_together() -> None:

@@ -20,7 +20,7 @@ from farrank_indexes.chunk_encoder import TokenVectorEncoder
 from farrank_indexes.pydoc_corpus import read_pydoc
 from farrank_indexes.token_vector_store import SAMPLE
 from farrank_rankers.files.open import open_ranker
-from farrank_runtimes.maxsim import window_maxima
+from farrank_runtimes.maxsim import DocumentWindows, window_maxima
 from farrank_runtimes.runtime import CodecName
 from farrank_runtimes.token_codecs import CodedVectors, TokenCodec, fit
 from farrank_runtimes.torch_runtime import TorchRuntime
@@ -62,7 +62,9 @@ class Encoded:
         for first in range(0, len(self.query_ends), _QUERIES):
             ends = self.query_ends[first : first + _QUERIES]
             begin = int(self.query_ends[first - 1]) if first else 0
-            maxima = window_maxima([document], torch.from_numpy(self.queries[begin : ends[-1]]))
+            windows = DocumentWindows([document])
+            asked = torch.from_numpy(self.queries[begin : ends[-1]])
+            maxima = window_maxima(windows, asked, np.arange(len(document.ends)))
             found.append(np.add.reduceat(maxima, np.append(begin, ends[:-1]) - begin, axis=0))
         return np.concatenate(found)
 

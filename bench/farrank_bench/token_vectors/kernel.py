@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from farrank_bench.report import Row, below
 from farrank_bench.rounds import Contender, ContenderFailed, PassResult, measure_rounds, whole
+from farrank_rankers.family import MaxSimOptions
 from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.maxsim import score_token_vectors
 from farrank_runtimes.runtime import CodecName
@@ -63,7 +64,7 @@ def _ours(name: CodecName | None, query: NDArray[np.float32], documents: NDArray
         for each in documents
     ]
     queries = [torch.from_numpy(query)] * DOCUMENTS
-    return _timed(lambda: score_token_vectors(coded, queries).scores)
+    return _timed(lambda: score_token_vectors(coded, queries, MaxSimOptions()).scores)
 
 
 def _theirs(query: NDArray[np.float32], documents: NDArray[np.float32]) -> Mapping[str, Callable[[], Any]]:

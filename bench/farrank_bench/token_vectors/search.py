@@ -146,7 +146,7 @@ def a_million(folder: Path) -> list[Row]:
         places = [chosen.randrange(_MILLION) for _ in range(CANDIDATES)]
         started_s = time.perf_counter()
         documents = [compared_vectors(opened.read(place).features) for place in places]
-        score_token_vectors(documents, [query] * CANDIDATES)
+        score_token_vectors(documents, [query] * CANDIDATES, MaxSimOptions())
         ms.append((time.perf_counter() - started_s) * 1e3)
     grown_mib = anonymous_mib() - before_mib
     size = sum(each.stat().st_size for each in store.glob("*/*"))

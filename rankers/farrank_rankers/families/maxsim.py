@@ -8,6 +8,7 @@ from torch import Tensor
 
 from farrank_rankers.aggregate import Aggregator
 from farrank_rankers.encoder import Encoder
+from farrank_rankers.errors import SpecError
 from farrank_rankers.families.head import build_head, head_weights
 from farrank_rankers.family import EvidenceKind, MaxSimOptions
 from farrank_rankers.features import Features, Layout
@@ -20,6 +21,7 @@ from farrank_rankers.tokens import Role
 class TokenVectorEncoder(Encoder):
     """Encode a query or a window as one vector for each token: dense layers on it, then norm 1 if configured.
 
+    With a `MaxSimOptions.text_head`, the first and the last one are the halves of the text's own.
     The norm is computed in fp32 for every precision of the backbone.
     Shapes: (P, L) each -> (P, L, K) with roles (P, L).
     Source: Khattab & Zaharia, "ColBERT", SIGIR 2020.
@@ -32,6 +34,14 @@ class TokenVectorEncoder(Encoder):
         layers, width = self.options.head, int(backbone.config.hidden_size)
         self.head = build_head(layers, width) if layers else None
         self._values = layers[-1].width if layers else width
+        self.text_head = None
+        if of_text := self.options.text_head:
+            if of_text[-1].width != 2 * self._values:
+                raise SpecError(
+                    f"text_head ends with width {of_text[-1].width}; it must be {2 * self._values}, "
+                    f"twice that of a token's vector"
+                )
+            self.text_head = build_head(of_text, width)
 
     @property
     def feature_values(self) -> int:
@@ -44,6 +54,10 @@ class TokenVectorEncoder(Encoder):
         vectors = (hidden if self.head is None else self.head(hidden)).float()
         if self.options.normalize:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        if self.text_head is not None:
+            mean = tokens.mean(hidden.float()).to(hidden.dtype)  # (P, H)
+            text = torch.nn.functional.normalize(self.text_head(mean).float(), dim=-1)  # (P, 2 K)
+            vectors = tokens.with_ends(vectors, *text.chunk(2, dim=1))
         return Features(vectors, tokens.roles)
 
     def own_weights(self, published: Mapping[str, Tensor], reader: Reader) -> dict[str, Tensor]:
@@ -76,12 +90,37 @@ class MaxSim(Aggregator[Tensor]):
         """
         if query is None:
             raise ValueError("query is None; MaxSim compares a document's tokens with the query's")
+        if self.options.text_head:
+            return self._interact_with_texts(features, chunk_mask, query)
         products = torch.einsum("dcsk,dqk->dcsq", features.vectors, query.vectors)
         compared = are_compared(features.token_roles) & chunk_mask[:, :, None]  # (D, C, S)
         best = products.masked_fill(~compared[..., None], NOTHING_TO_COMPARE).amax(dim=2)  # (D, C, Q)
         asked = (query.token_roles != Role.PADDING)[:, None]  # (D, 1, Q)
         counts = asked.sum(dim=2, keepdim=True).expand(-1, best.shape[1], -1)  # (D, C, 1)
         return torch.cat([best.masked_fill(~asked, 0.0), counts.to(best.dtype)], dim=2)
+
+    def _interact_with_texts(self, features: Features, chunk_mask: Tensor, query: Features) -> Tensor:
+        """Compare the texts' vectors, and the tokens between them.
+
+        Shapes: as `interact`; the product of the texts is the first of the Q values, and the last one is 0.
+        """
+        (begins, ends), (asked_begin, asked_end) = (
+            _ends(features),
+            _ends(query),
+        )  # (D, C, K) and (D, K), twice
+        texts = (begins * asked_begin[:, None] + ends * asked_end[:, None]).sum(dim=2)  # (D, C)
+        products = torch.einsum("dcsk,dqk->dcsq", features.vectors, query.vectors)
+        inner = are_compared(features.token_roles) & _are_between(features.token_roles)  # (D, C, S)
+        inner = inner & chunk_mask[:, :, None]
+        asked = _are_between(query.token_roles)  # (D, Q)
+        if (most := self.options.compared_windows) is not None and most < chunk_mask.shape[1]:
+            best = texts.masked_fill(~chunk_mask, -torch.inf).topk(most, dim=1).indices  # (D, most)
+            chosen = torch.zeros_like(chunk_mask).scatter(1, best, 1)  # (D, C)
+            inner = inner & chosen[:, :, None]
+        maxima = products.masked_fill(~inner[..., None], -torch.inf).amax(dim=2)  # (D, C, Q)
+        maxima = maxima.masked_fill(~inner.any(dim=2)[..., None] | ~asked[:, None], 0.0)
+        counts = asked.sum(dim=1).clamp(min=1)[:, None, None].expand(-1, maxima.shape[1], -1)  # (D, C, 1)
+        return torch.cat([texts[..., None], maxima[..., 1:], counts.to(maxima.dtype)], dim=2)
 
     def score(self, state: Tensor, masks: Tensor) -> Tensor:
         """Shapes: state (D, C, Q + 1), masks (V, D, C) -> (V, D)."""
@@ -105,3 +144,23 @@ class MaxSim(Aggregator[Tensor]):
             return own
         first = torch.arange(chunk_mask.shape[1], device=chunk_mask.device) == 0  # (C,)
         return own.masked_fill(~first, -torch.inf)
+
+
+def _last(roles: Tensor) -> Tensor:
+    """Find each input's last token. Shapes: (…, S) of `Role` -> (…, 1)."""
+    places = torch.arange(roles.shape[-1], device=roles.device)  # (S,)
+    return (places * (roles != Role.PADDING)).amax(dim=-1, keepdim=True)
+
+
+def _ends(features: Features) -> tuple[Tensor, Tensor]:
+    """Take the vectors of each input's first and last token. Shapes: (…, S, K) -> (…, K) twice."""
+    last = _last(features.token_roles)[..., None].expand(
+        *features.vectors.shape[:-2], 1, features.vectors.shape[-1]
+    )
+    return features.vectors[..., 0, :], features.vectors.gather(-2, last).squeeze(-2)
+
+
+def _are_between(roles: Tensor) -> Tensor:
+    """Whether a token is between its input's first and last one. Shapes: (…, S) of `Role` -> (…, S)."""
+    places = torch.arange(roles.shape[-1], device=roles.device)  # (S,)
+    return (places > 0) & (places < _last(roles))

@@ -137,6 +137,11 @@ class TokenStream:
         # "Unsafe" omits checks that would wait for the device.
         return torch.segment_reduce(values, "mean", offsets=self.bounds.offsets, unsafe=True)
 
+    def with_ends(self, values: Tensor, firsts: Tensor, lasts: Tensor) -> Tensor:
+        """Shapes: (T, F), (P, F), (P, F) -> (T, F)."""
+        begins, ends = self.bounds.offsets[:-1].long(), self.bounds.offsets[1:].long()
+        return values.index_copy(0, ends - 1, lasts).index_copy(0, begins, firsts)
+
     def leading(self, values: Tensor, count: int) -> Tensor:
         """Shapes: (T, F…) -> (P, count, F…)."""
         # An additional slot for all tokens beyond `count`; it is cut off.

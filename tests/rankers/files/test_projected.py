@@ -59,6 +59,29 @@ def test_the_projection_keeps_the_most_variance_of_the_token_vectors(backbone: P
     assert kept == pytest.approx(np.square(strengths[:3]).sum(), rel=1e-4)
 
 
+def test_texts_have_the_strongest_directions_of_the_windows_means(backbone: Path) -> None:
+    ranker = new_projected_ranker(backbone, 3, TEXTS)
+
+    means = np.stack([token_vectors(ranker, [text]).mean(axis=0) for text in TEXTS])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    _, strengths, directions = np.linalg.svd(means, full_matrices=False)
+    projection = ranker.encoder.get_parameter("text_head.0.linear.weight").detach().double().numpy()
+    assert projection.shape == (6, means.shape[1])
+    # The first directions; the strengths of the others are those of rounding.
+    cosines = np.abs((projection * directions[:6]).sum(axis=1))[strengths[:6] > 1e-3]
+    assert len(cosines) >= 2
+    assert cosines == pytest.approx(1, abs=1e-3)
+
+
+def test_texts_may_have_more_values_than_the_backbone(backbone: Path) -> None:
+    width = token_vectors(new_projected_ranker(backbone, 3, TEXTS), TEXTS[:1]).shape[1]
+    ranker = new_projected_ranker(backbone, width, TEXTS)
+    projection = ranker.encoder.get_parameter("text_head.0.linear.weight")
+    assert projection.shape == (2 * width, width)
+    assert not projection[width:].any()
+    assert projection[:width].square().sum(dim=1).tolist() == pytest.approx([1] * width, abs=1e-4)
+
+
 def test_the_ranker_compares_words_in_windows_and_the_best_one_decides(backbone: Path) -> None:
     ranker = new_projected_ranker(backbone, 4, TEXTS)
 
@@ -66,6 +89,7 @@ def test_the_ranker_compares_words_in_windows_and_the_best_one_decides(backbone:
     find = ranker.reader.tokenizer.tokenizer.token_to_id
     assert {*options.skipped} == {find(mark) for mark in string.punctuation}
     assert (options.aggregation, options.mean, options.normalize) == ("max", True, True)
+    assert options.compared_windows == 8
     assert ranker.spec.chunking.kind == "disjoint"
     assert ranker.spec.chunking.window <= 178
     read = len(token_vectors(ranker, TEXTS))
