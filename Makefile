@@ -28,7 +28,7 @@ $(READY): pyproject.toml clients/pyproject.toml clients/hatch_build.py constrain
 
 # The environment is an order-only prerequisite: a newer environment does not make the corpus out of date.
 $(INDEX): | $(READY)
-	$(BIN)/farrank index --pydoc --tokens embedded --encode embedded --export auto --out $@
+	$(BIN)/farrank index --pydoc --tokens embedded --encode embedded:maxsim --export auto --out $@
 
 demo: $(READY) $(INDEX)  ## index the embedded corpus, serve it with the evidence page, rerank real questions, print figures
 	$(BIN)/python -m farrank_demo --index $(INDEX)
@@ -37,7 +37,7 @@ train-demo: $(READY) $(INDEX)  ## train two rankers on the embedded corpus, serv
 	$(BIN)/python -m farrank_demo.train_demo --index $(INDEX) --out .cache/train-demo
 
 serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index, and the evidence page
-	$(BIN)/farrank serve --export auto --index pydoc=$(INDEX) --http-port 8080
+	$(BIN)/farrank serve --ranker maxsim=embedded:maxsim --export auto --index pydoc=$(INDEX) --http-port 8080
 
 NAMED := $(findstring tests/,$(PYTEST_ARGS))
 

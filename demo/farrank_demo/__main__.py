@@ -54,6 +54,8 @@ def show_ranking(question: str, ranking: Ranking, answers: set[str]) -> None:
     )
 
 
+# The embedded model with the vectors of texts and tokens, which the index stores.
+RANKER = "embedded:maxsim"
 SHOWN_QUESTIONS = 3
 SHOWN_CANDIDATES = 30
 JUDGED_CANDIDATES = 100
@@ -70,7 +72,8 @@ def main() -> None:
 
     questions, qrels = load_questions(), load_qrels()
     started_s = time.monotonic()
-    flags = ["--index", f"pydoc={arguments.index}", "--http-port", "0", "--export", "auto"]
+    flags = ["--ranker", f"maxsim={RANKER}", "--export", "auto"]
+    flags += ["--index", f"pydoc={arguments.index}", "--http-port", "0"]
     with spawned_server(flags) as server, Client(server.address) as client:
         client.wait_until_healthy(TIMEOUT_S)
         print(f"server healthy after {time.monotonic() - started_s:.1f} s on {server.address}")

@@ -229,7 +229,11 @@ def _export(artifact: Path) -> None:
 
 def _served_runs(artifact: Path, questions: Sequence[Question], index: Path, k: int) -> dict[str, Run]:
     """Ask both rankers of one server, and give the orders by the names under which they are printed."""
-    arguments = [f"--index=pydoc={index}", f"--ranker=trained={artifact}", "--ranker=embedded=embedded"]
+    arguments = [
+        f"--index=pydoc={index}",
+        f"--ranker=trained={artifact}",
+        "--ranker=embedded=embedded:maxsim",
+    ]
     orders: dict[str, Run] = {}
     with spawned_server(arguments) as server, Client(server.address) as client:
         client.wait_until_healthy(TIMEOUT_S)

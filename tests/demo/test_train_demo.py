@@ -43,7 +43,7 @@ def test_the_course_of_the_demo_is_one_of_the_issue() -> None:
 def test_rankers_are_trained_and_the_better_one_is_served(
     backbone: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # Only their beginnings: the embedded bi-encoder reads whole documents, which would take most of the time.
+    # Only their beginnings: the embedded ranker reads whole documents, which would take most of the time.
     documents = {
         name: pydoc.plain(pydoc.render_doc(importlib.import_module(name)))[:8_000] for name in MODULES
     }
@@ -76,6 +76,6 @@ def test_rankers_are_trained_and_the_better_one_is_served(
     assert second.spec.provenance["backbone_trained_as"] == f"firstp {first.version}"
 
     figures = re.findall(r"^   (.+?) +nDCG@10 ([\d.]+)   MRR@10 ([\d.]+)$", printed, re.MULTILINE)
-    assert [name for name, *_ in figures] == ["Lucene (BM25)", f"trained {best}", "embedded biencoder"]
+    assert [name for name, *_ in figures] == ["Lucene (BM25)", f"trained {best}", "embedded maxsim"]
     assert all(0 <= float(value) <= 1 for _, *values in figures for value in values)
     assert f"ranker trained: {best} over" in printed
