@@ -136,13 +136,13 @@ def searching(index: Path | None, rounds: int) -> list[Row]:
     """Search for the judged questions, one after the other."""
     if index is None or not index.exists():
         return [not_measured("search", f"--index is {index}; make demo builds .cache/pydoc-index")]
-    flags = ["--index", f"pydoc={index}", "--log-level", "warning"]
+    flags = ["--ranker", "maxsim=embedded:maxsim", "--index", f"pydoc={index}", "--log-level", "warning"]
     with spawned_server(flags) as server, Client(server.address) as client:
         ask = partial(client.search_and_rerank, k=CANDIDATES, timeout_s=TIMEOUT_S)
         questions = [each.text for each in load_questions()]
         found = ask(questions[0])
         if found.usage.stored_documents != len(found.results):
-            raise PartlyFailed(f"{index} has no stored encodings of the embedded ranker", [])
+            raise PartlyFailed(f"{index} has no stored encodings of embedded:maxsim", [])
         taken = []
         for _ in range(rounds):
             ms = []
