@@ -6,6 +6,7 @@ vectors, and more often than the ranker's own score of each sentence or of the c
 """
 
 from collections.abc import Generator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from farrank_rankers.evidence.matching import QueryTerms, lowered
@@ -16,6 +17,9 @@ CHUNKS, SENTENCES = 3, 3
 
 # The characters before and after a chunk in which the ends of its first and last sentences are looked for.
 _AROUND = 240
+
+# Texts of at most this length, such as chunks, are remembered with their sentences.
+_REMEMBERED_CHARACTERS = 4096
 
 Span = tuple[int, int]
 
@@ -73,10 +77,20 @@ def sentences_of(text: str, chunks: Sequence[Span]) -> list[Span]:
         # Lines tell where blocks end, so the text begins with a whole one if its beginning is near.
         begin = text.rfind("\n", max(0, begin - _AROUND), begin) + 1 or begin
         around = text[begin : end + _AROUND]
-        near = [(begin + first, begin + last) for first, last in sentences(around)]
+        near = [(begin + first, begin + last) for first, last in _sentences(around)]
         inside = [span for span in near if 2 * _overlap(span, chunk) >= span[1] - span[0]]
         found.update(inside or [span for span in near if _overlap(span, chunk) > 0])
     return _apart(sorted(found))
+
+
+def _sentences(text: str) -> Sequence[Span]:
+    return _remembered(text) if len(text) <= _REMEMBERED_CHARACTERS else sentences(text)
+
+
+# Queries find the same chunks of an index again and again. 2,048 of them take a few megabytes.
+@lru_cache(maxsize=2048)
+def _remembered(text: str) -> Sequence[Span]:
+    return tuple(sentences(text))
 
 
 def _apart(spans: Sequence[Span]) -> list[Span]:

@@ -64,6 +64,8 @@ _TAIL = 24
 _OPENING = re.compile(r"[“‘„«「『（《〈【¿¡(\[{]+$")
 _SPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _SPACE_OF_SPACED = re.compile(rf"(?<=[{_SPACED}])[ \u00a0]+(?=[{_SPACED}])")
+# A mark that may end a sentence before the end of an ASCII text: white space follows, after quotation marks.
+_ENDS_SENTENCE = re.compile(r"[.!?][^\sA-Za-z0-9]*\s+\S")
 _SPACE = re.compile(r"\s")
 
 
@@ -150,6 +152,10 @@ def _block(text: str, lines: list[tuple[int, int, str]]) -> tuple[int, int, str]
 
 def _in_block(text: str) -> Iterator[tuple[int, int]]:
     """Divide a block, without line ends, into sentences with the white space behind them."""
+    if len(text) <= LONGEST and text.isascii() and not _ENDS_SENTENCE.search(text):
+        # Most lines of code: ICU would find nothing.
+        yield 0, len(text)
+        return
     begin = end = 0
     # Not `segments`: it counts UTF-16 units.
     for segment in SentenceBreaker(text, "en"):

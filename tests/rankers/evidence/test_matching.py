@@ -27,7 +27,14 @@ def test_a_form_of_a_word_counts_less_than_the_word() -> None:
 
 @pytest.mark.parametrize(
     ("query", "text"),
-    [("กรุงเทพ", "ในกรุงเทพมหานคร"), ("北京大学", "他在北京大学读书"), ("größe", "die GRÖSSE, Größe")],
+    [
+        ("กรุงเทพ", "ในกรุงเทพมหานคร"),
+        ("北京大学", "他在北京大学读书"),
+        ("größe", "die GRÖSSE, Größe"),
+        ("दिल्ली कहाँ है", "वह दिल्ली में है।"),
+        ("don't", "They don’t, I don't"),
+        ("os.path", "use path.join"),
+    ],
 )
 def test_words_are_found_in_every_script(query: str, text: str) -> None:
     assert value(QueryTerms(query, [text]), text) > 0
