@@ -1,9 +1,9 @@
 """The values of sentences for a query: the words that they share, weighted by how rare these are.
 
 A word of the query counts where it stands as it is, and, if it has four letters, again where its beginning
-does (`resto` of "restore" in "restored"), so that inflected forms count half. ICU finds the query's words, also
-in Chinese, Japanese and Thai. Terms of scripts without spaces are found anywhere in a text, others at the
-beginning of a word.
+does (`resto` of "restore" in "restored"), so that inflected forms count half. ICU finds the query's words,
+also in Chinese, Japanese and Thai. Terms of scripts without spaces are found anywhere in a text, others at
+the beginning of a word.
 
 The weights are those of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009): the
 inverse frequency of a term in the documents, and its frequency in a sentence, saturated.
