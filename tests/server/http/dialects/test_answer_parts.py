@@ -1,10 +1,13 @@
 """Passages whose evidence is not a score of their own, and many warnings."""
 
+from typing import Any
+
 import pytest
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_server.engine.loaded.ranker import LoadedEnsemble
-from farrank_server.http.dialects.answer_parts import MAX_WARNINGS, spans_of, warnings_of
+from farrank_server.http.dialects import answer_parts
+from farrank_server.http.dialects.answer_parts import MAX_WARNINGS, warnings_of
 from farrank_server.http.dialects.dialect_request import DialectRequest, RerankBody, SpansBody
 
 NOBODY = LoadedEnsemble("nobody", ())
@@ -13,6 +16,10 @@ NOBODY = LoadedEnsemble("nobody", ())
 def asked(**spans: float) -> DialectRequest:
     body = RerankBody(relevant_spans=SpansBody(**spans))  # type: ignore[arg-type]  # numbers alone
     return DialectRequest(body, NOBODY, "", "query", ["text"], ["text"], 0)
+
+
+def spans_of(request: DialectRequest, result: pb.Result) -> list[dict[str, Any]]:
+    return answer_parts.spans_of(request, pb.RerankResponse(results=[result]), result)
 
 
 def result(score: float, evidence: "pb.Evidence", *chunks: tuple[int, int, float]) -> pb.Result:
@@ -50,3 +57,13 @@ def test_a_thousand_cut_documents_are_reported_in_a_few_lines() -> None:
     assert len(told) == MAX_WARNINGS + 1
     assert told[:2] == ["3 tokens of the query were not read", "7 tokens of document 0 were not read"]
     assert told[-1] == f"tokens of {1001 - MAX_WARNINGS} more documents were not read"
+
+
+def test_pieces_of_a_context_are_those_of_the_document() -> None:
+    request = DialectRequest(RerankBody(context_tokens=9), NOBODY, "", "query", ["a", "b"], ["a", "b"], 0)
+    pieces = [pb.ContextPiece(index=n, start=n, end=n + 1, score=0.5) for n in (1, 0, 1)]
+    answer = pb.RerankResponse(context=pieces)
+    assert (
+        answer_parts.spans_of(request, answer, pb.Result(index=1))
+        == [{"start": 1, "end": 2, "score": 0.5}] * 2
+    )
