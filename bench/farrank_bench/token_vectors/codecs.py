@@ -13,14 +13,16 @@ from typing import get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from farrank_bench.report import Measure, Row, not_measured
 from farrank_demo.questions import load_qrels, load_questions
 from farrank_indexes.chunk_encoder import TokenVectorEncoder
 from farrank_indexes.pydoc_corpus import read_pydoc
-from farrank_indexes.token_vector_store import SAMPLE
+from farrank_indexes.token_vector_store import SAMPLE, EncodedTokens
+from farrank_rankers.family import MaxSimOptions
 from farrank_rankers.files.open import open_ranker
-from farrank_runtimes.maxsim import DocumentWindows, window_maxima
+from farrank_runtimes.maxsim import score_token_vectors
 from farrank_runtimes.runtime import CodecName
 from farrank_runtimes.token_codecs import CodedVectors, TokenCodec, fit
 from farrank_runtimes.torch_runtime import TorchRuntime
@@ -32,43 +34,43 @@ MOST_LOST: Mapping[CodecName, float] = {"int8": 0.001, "int4": 0.005}
 # A codec is also fitted to this number of vectors: an index may begin with a few documents.
 SMALL_SAMPLE = 1_000
 _STAGES = ("bm25", "bm25_rm3", "splade", "tasb")
-_BATCH, _QUERIES = 64, 25
-# The embedded model with a projection, and no training.
+_BATCH = 64
+# The embedded model with projections, and no training.
 UNTRAINED = "embedded:maxsim"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """A collection in fp32. Shapes: rows (T, K), ends of documents (D,); queries (Q, K), their ends (N,).
+    """A collection in fp32. Shapes: queries (Q, K) each.
 
     `candidates` are the documents that each query ranks, once for each first stage; empty means all.
     """
 
     doc_ids: Sequence[str]
-    rows: NDArray[np.float32]
-    ends: NDArray[np.int64]
+    documents: Sequence[EncodedTokens]
     query_ids: Sequence[str]
-    queries: NDArray[np.float32]
-    query_ends: NDArray[np.int64]
+    queries: Sequence[Tensor]
+    options: MaxSimOptions
     qrels: Qrels
     candidates: Sequence[Mapping[str, frozenset[str]]] = ()
 
-    def scores(self, codec: TokenCodec | None) -> NDArray[np.float32]:
-        """Score all documents for all queries. Shapes: -> (N, D)."""
-        rows = torch.from_numpy(self.rows if codec is None else codec.encode(self.rows))
-        document = CodedVectors(rows, self.ends, codec)
-        found = []
-        # Of several queries at once: each reading of all rows takes longer than the products.
-        for first in range(0, len(self.query_ends), _QUERIES):
-            ends = self.query_ends[first : first + _QUERIES]
-            begin = int(self.query_ends[first - 1]) if first else 0
-            windows = DocumentWindows([document])
-            asked = torch.from_numpy(self.queries[begin : ends[-1]])
-            maxima = window_maxima(windows, asked, np.arange(len(document.ends)))
-            found.append(np.add.reduceat(maxima, np.append(begin, ends[:-1]) - begin, axis=0))
-        return np.concatenate(found)
+    def fitted(self, name: CodecName, sample: int) -> TokenCodec:
+        """Fit a codec to the first vectors."""
+        counts = np.cumsum([len(each.vectors) for each in self.documents])
+        some = self.documents[: int(np.searchsorted(counts, sample)) + 1]
+        return fit(name, np.concatenate([each.vectors for each in some])[:sample])
 
-    def runs(self, scores: NDArray[np.float32]) -> Iterator[Run]:
+    def scores(self, codec: TokenCodec | None) -> NDArray[np.float64]:
+        """Score all documents for all queries. Shapes: -> (N, D)."""
+        rows = (each.vectors if codec is None else codec.encode(each.vectors) for each in self.documents)
+        coded = [
+            CodedVectors(torch.from_numpy(each), document.window_ends, codec)
+            for each, document in zip(rows, self.documents, strict=True)
+        ]
+        found = (score_token_vectors(coded, [query] * len(coded), self.options) for query in self.queries)
+        return np.array([each.scores for each in found])
+
+    def runs(self, scores: NDArray[np.float64]) -> Iterator[Run]:
         """Rank, once for each first stage."""
         for candidates in self.candidates or ({},):
             run: Run = {}
@@ -115,7 +117,7 @@ def _encoded(name: str, ranker: str, data: Path) -> Encoded:
     encoder = TokenVectorEncoder(ranker, "quick")
     texts = [text for _, text in documents]
     made = [
-        each.vectors
+        each
         for first in range(0, len(texts), _BATCH)
         for each in encoder.encode(texts[first : first + _BATCH])
     ]
@@ -124,16 +126,15 @@ def _encoded(name: str, ranker: str, data: Path) -> Encoded:
     runtime = TorchRuntime(opened, "fp32")
     reader = opened.reader
     asked = [
-        runtime.encode([reader.query_input(reader.read_query(text))]).rows()[0].vectors.numpy()
+        runtime.encode([reader.query_input(reader.read_query(text))]).rows()[0].vectors
         for text in queries.values()
     ]
     return Encoded(
         [doc_id for doc_id, _ in documents],
-        np.concatenate(made),
-        np.cumsum([len(each) for each in made]),
+        made,
         list(queries),
-        np.concatenate(asked),
-        np.cumsum([len(each) for each in asked]),
+        asked,
+        reader.spec.options_as(MaxSimOptions),
         qrels,
         candidates,
     )
@@ -148,7 +149,7 @@ def _lost(collection: Encoded) -> list[Row]:
     values = _values(collection, exact)
     rows = [
         Row("documents", f"{len(collection.doc_ids):,}"),
-        Row("vectors", f"{len(collection.rows):,}"),
+        Row("vectors", f"{sum(len(each.vectors) for each in collection.documents):,}"),
         Row("queries", f"{len(values)}"),
         Row(f"{MEASURE} in fp32", f"{values.mean():.4f}"),
     ]
@@ -156,7 +157,7 @@ def _lost(collection: Encoded) -> list[Row]:
         for sample in (SAMPLE, SMALL_SAMPLE):
             if name == "fp16" and sample == SMALL_SAMPLE:
                 continue
-            codec = fit(name, collection.rows[:sample])
+            codec = collection.fitted(name, sample)
             found = list(collection.runs(collection.scores(codec)))
             change = _values(collection, found) - values
             error = change.std(ddof=1) / len(change) ** 0.5
