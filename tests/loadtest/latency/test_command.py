@@ -156,7 +156,7 @@ def test_both_endpoints_of_a_server_are_measured_in_one_run(
 ) -> None:
     targets = [server.address, f"cohere:{server.http_url}", f"tei:{server.http_url}"]
     asked = [option for target in targets for option in ("--target", target)]
-    options = ["--callers", "1,2", "--repeats", "1", "--warm-up-s", "0", "--duration-s", "0.4"]
+    options = ["--callers", "1,2", "--repeats", "1", "--warm-up-s", "0", "--duration-s", "1.5"]
     outcome = farrank("loadtest", "latency", *asked, "--out", tmp_path, *TINY, *options)
     assert outcome.exit_code == 0, outcome.err
     folders = sorted(path.name for path in tmp_path.iterdir())
