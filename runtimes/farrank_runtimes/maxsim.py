@@ -8,10 +8,7 @@ Rows are compared in tiles that fit into the processor's cache, with the rows of
 product. Tiles end where windows end, so that a document of any length needs the same memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,46 +197,17 @@ def window_maxima(windows: DocumentWindows, query: Tensor, some: NDArray[np.int6
     ends = np.cumsum(lengths[filled])  # counted in the rows of these windows
     starts = ends - lengths[filled]
     room = max(_TILE_ROWS, int(lengths.max()))
-
-    def compare(tiles: Sequence[slice]) -> None:
-        products = windows.products(query, room)
-        for tile in tiles:
-            places = filled[tile]
-            compared = products.compare(windows.rows(some[places]))  # (Q, T)
-            best = np.maximum.reduceat(
-                compared, starts[tile] - starts[tile.start], axis=1
-            )  # (Q, of the tile)
-            maxima[:, places] = products.similarities(best)
-
-    _share_out(compare, list(_tiles(starts, ends, room)))
-    return maxima
-
-
-def _tiles(starts: NDArray[np.int64], ends: NDArray[np.int64], room: int) -> Iterator[slice]:
-    """Divide windows into runs of at most `room` rows. Shapes: (N,) each."""
+    products = windows.products(query, room)
     first = 0
-    while first < len(ends):
-        last = int(np.searchsorted(ends, int(starts[first]) + room, side="right"))
-        yield slice(first, last)
+    while first < len(filled):
+        begin = int(starts[first])
+        last = int(np.searchsorted(ends, begin + room, side="right"))
+        tile = filled[first:last]
+        compared = products.compare(windows.rows(some[tile]))  # (Q, T)
+        best = np.maximum.reduceat(compared, starts[first:last] - begin, axis=1)  # (Q, windows of the tile)
+        maxima[:, tile] = products.similarities(best)
         first = last
-
-
-def _share_out(compare: Callable[[Sequence[slice]], None], tiles: Sequence[slice]) -> None:
-    """Let torch's number of threads compare tiles: integer products and copies use a single one each."""
-    threads = min(torch.get_num_threads(), len(tiles))
-    if threads < 2:
-        compare(tiles)
-        return
-    bounds = [len(tiles) * part // threads for part in range(threads + 1)]
-    others = [_pool().submit(compare, tiles[begin:end]) for begin, end in pairwise(bounds[1:])]
-    compare(tiles[: bounds[1]])
-    for other in others:
-        other.result()
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_name_prefix="maxsim")
+    return maxima
 
 
 def _with_texts(windows: DocumentWindows, query: Tensor, most: int | None) -> NDArray[np.float64]:
