@@ -20,9 +20,9 @@ from farrank_bench.token_vectors.search import a_million, searching
 from farrank_runtimes.cores import usable_cores
 
 NOTES = (
-    "all-MiniLM-L6-v2 with a projection to 128 dimensions from PCA of its token vectors, untrained, windows "
-    "of 177 tokens, punctuation not compared (in searches it is); {threads} threads; medians (smallest to "
-    "largest), of the kernel over {rounds} rounds, of searches over 5 rounds of 60 calls' medians"
+    "embedded:maxsim, unless --ranker names another; the kernel compares all rows, searches also punctuation; "
+    "{threads} threads; medians (smallest to largest), of the kernel over {rounds} rounds, of searches over 5 "
+    "rounds of 60 calls' medians"
 )
 SECTIONS = ("codecs", "kernel", "search", "million")
 
@@ -37,7 +37,7 @@ def main() -> int:
     add(
         "--ranker",
         type=Path,
-        help="a multi-vector ranker in place of the untrained one",
+        help="a multi-vector ranker in place of embedded:maxsim",
     )
     command.sections(SECTIONS, default=SECTIONS)
     given = command.parse(None)
