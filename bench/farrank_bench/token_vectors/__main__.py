@@ -20,9 +20,9 @@ from farrank_bench.token_vectors.search import a_million, searching
 from farrank_runtimes.cores import usable_cores
 
 NOTES = (
-    "embedded:maxsim, unless --ranker names another; the kernel compares all rows, searches also punctuation; "
-    "{threads} threads; medians (smallest to largest), of the kernel over {rounds} rounds, of searches over 5 "
-    "rounds of 60 calls' medians"
+    "embedded:maxsim, unless --ranker names another; the kernel compares all rows, searches also "
+    "punctuation; {threads} threads; medians (smallest to largest), of the kernel over {rounds} rounds, of "
+    "searches over 5 rounds of 60 calls' medians"
 )
 SECTIONS = ("codecs", "kernel", "search", "million")
 
