@@ -9,6 +9,7 @@ product. Tiles end where windows end, so that a document of any length needs the
 """
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -226,7 +227,7 @@ def _with_texts(windows: DocumentWindows, query: Tensor, most: int | None) -> ND
         for first, count in zip(windows.firsts[is_long], windows.counts[is_long], strict=True):
             worst = np.argpartition(-scores[first : first + count], most - 1)[most:]
             chosen[first + worst] = False
-    inner = DocumentWindows(windows.documents)
+    inner = copy(windows)
     inner.starts, inner.ends = windows.starts + 1, windows.ends - 1
     compared = np.flatnonzero(chosen & (inner.ends > inner.starts))
     if len(query) > 2 and len(compared):
