@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the report."""
     command = Command("farrank_bench.evidence", __doc__)
     command.options.add_argument("--data", type=Path, help="folder of SQuAD as JSON lines")
-    command.options.add_argument("--index", type=Path, help="index of the embedded corpus, with encodings")
+    command.options.add_argument("--index", type=Path, help="the index of make demo")
     command.options.add_argument("--articles", type=int, default=14)
     command.options.add_argument("--questions", type=int, default=250)
     command.options.add_argument("--share", type=float, default=0.1, help="of the article's tokens; 0.1")

@@ -18,7 +18,7 @@ WITH_SENTENCES: RerankOptions = {"evidence": "sentences"}
 def added(index: Path, questions: int, rounds: int) -> list[Row]:
     """Ask for ten documents: by a search, by id, as new texts and of a cross-encoder."""
     asked = [each.text for each in load_questions()][:questions]
-    arguments = ["--ranker", "bi=embedded", "--ranker", "cross=embedded:maxp"]
+    arguments = ["--ranker", "late=embedded:maxsim", "--ranker", "cross=embedded:maxp"]
     rows: list[Row] = []
     with (
         spawned_server([*arguments, "--index", f"pydoc={index}"]) as server,
@@ -52,7 +52,7 @@ def added(index: Path, questions: int, rounds: int) -> list[Row]:
         few = asked[: max(3, questions // 10)]
         rows += _compared("search, stored vectors", search, asked, rounds)
         rows += _compared("by id, stored vectors", by_id, asked, rounds)
-        rows += _compared("new texts, bi-encoder", new_texts, few, 1)
+        rows += _compared("new texts, embedded:maxsim", new_texts, few, 1)
         rows += _compared("texts, cross-encoder", cross, few, rounds)
     return rows
 
