@@ -68,7 +68,7 @@ def scored_sentences(terms: QueryTerms, document: ReadDocument, text: str, chunk
 def sentences_of(text: str, chunks: Sequence[Span]) -> list[Span]:
     """Find the whole sentences of which chunks hold at least half, in the order of the text.
 
-    Of a chunk in which no sentence is, as it is all in one, that sentence is taken.
+    If a chunk lies within one sentence, that sentence is taken.
     """
     found: set[Span] = set()
     for chunk in chunks:
