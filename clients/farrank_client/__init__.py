@@ -6,7 +6,7 @@ with Client("localhost:50051") as client:
 """
 
 from farrank_client.calls import AdaptiveDepth, Document, RerankOptions
-from farrank_client.catalog import Catalog, IndexInfo, Limits, Parity, RankerInfo
+from farrank_client.catalog import Catalog, Depth, DepthMode, IndexInfo, Limits, Parity, RankerInfo
 from farrank_client.client import AsyncClient, Client
 from farrank_client.errors import (
     AccessDenied,
@@ -48,6 +48,8 @@ __all__ = [
     "Client",
     "ContextPiece",
     "DeadlineExceeded",
+    "Depth",
+    "DepthMode",
     "Document",
     "Evidence",
     "FailedPrecondition",

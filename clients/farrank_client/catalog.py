@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from farrank_client.ranking import FromWire
+from farrank.v1 import rerank_pb2 as pb
+from farrank_client.ranking import FromWire, WireEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,37 @@ class Parity(FromWire):
     spread: float
 
 
+class DepthMode(WireEnum):
+    """The way in which a ranker reads documents."""
+
+    UNSPECIFIED = pb.DEPTH_MODE_UNSPECIFIED
+    """Not set."""
+    ALL = pb.DEPTH_MODE_ALL
+    """All that the ranker's limits allow."""
+    ADAPTIVE = pb.DEPTH_MODE_ADAPTIVE
+    """The most promising chunks of whole documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depth(FromWire):
+    """How much of each document a ranker reads, with the budget of adaptive depth.
+
+    At most one of `chunks` (the mean number of a document), `tokens` (of a call) and `milliseconds` (from a
+    call's arrival) is set; without any the ranker's plan counts.
+    """
+
+    mode: DepthMode
+    chunks: float | None = None
+    tokens: int | None = None
+    milliseconds: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RankerInfo(FromWire):
     """One ranker: its limits in tokens, its runtime and the reason for it, and its family's own options.
 
-    `parity` is None if torch serves the ranker itself, or if a published export was not measured.
+    `parity` is None if torch serves the ranker itself, or if a published export was not measured. `depth`
+    counts for calls that set none; it is None for an ensemble whose members differ, and from an older server.
     """
 
     name: str
@@ -44,6 +71,7 @@ class RankerInfo(FromWire):
     options: Mapping[str, str]
     runtime_reason: str = ""
     parity: Parity | None = None
+    depth: Depth | None = None
 
 
 @dataclass(frozen=True, slots=True)

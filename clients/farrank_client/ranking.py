@@ -133,12 +133,14 @@ class TokenMatch(FromWire):
 class Sentence(FromWire):
     """A sentence of a document: characters `start` to `end` (exclusive), and its share of the query's words.
 
-    `score` lies between 0 and 1, and compares among all sentences of a call.
+    `score` lies between 0 and 1, and compares among all sentences of a call. `text` is the sentence itself,
+    empty from an older server.
     """
 
     start: int
     end: int
     score: float
+    text: str = ""
 
     def text_in(self, document_text: str) -> str:
         """Cut the sentence out of its document's text."""
@@ -167,6 +169,7 @@ class Result(FromWire):
     Documents of a later `round` precede the others. Scores of different rounds compare only if the ranker
     takes the maximum over chunks. `token_matches` has a match for each token of the query if the call set
     `return_token_matches`. `sentences` has the best ones, best first, if the call asked for them as evidence.
+    `characters` is the length of the document's whole text, read or not; 0 also from an older server.
     """
 
     id: str
@@ -185,6 +188,7 @@ class Result(FromWire):
     round: int = 0
     token_matches: tuple[TokenMatch, ...] = ()
     sentences: tuple[Sentence, ...] = ()
+    characters: int = 0
 
 
 @dataclass(frozen=True, slots=True)

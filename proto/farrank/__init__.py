@@ -21,6 +21,8 @@ __all__ = [
     "Client",
     "ContextPiece",
     "DeadlineExceeded",
+    "Depth",
+    "DepthMode",
     "Document",
     "Evidence",
     "FailedPrecondition",

@@ -73,6 +73,8 @@ def test_rankers_as_json(farrank: Farrank, server: Server) -> None:
     catalog = json.loads(farrank("rankers", "--server", server[0], "--json").out)
 
     assert catalog["rankers"][0]["name"] == "counter"
+    depth = {"mode": "adaptive", "chunks": 2.0, "tokens": None, "milliseconds": None}
+    assert catalog["rankers"][0]["depth"] == depth
     stored, joined = catalog["indexes"]
     assert stored == {
         "name": "stored",

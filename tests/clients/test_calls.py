@@ -10,6 +10,8 @@ from farrank.v1 import rerank_pb2
 from farrank_client import (
     AdaptiveDepth,
     Catalog,
+    Depth,
+    DepthMode,
     Document,
     Evidence,
     FirstStageScore,
@@ -22,6 +24,7 @@ from farrank_client import (
     RankerVersion,
     Result,
     ScoreScale,
+    Sentence,
     Timings,
     Usage,
 )
@@ -87,7 +90,15 @@ def test_rerank_reads_the_ranking(call: Caller, scripted: ScriptedServer) -> Non
     passage = rerank_pb2.Passage(start=5, end=13, score=0.5, evidence=rerank_pb2.EVIDENCE_LEAVE_ONE_OUT)
     scripted.results = [
         rerank_pb2.Result(
-            id="a", index=1, score=2.5, deciding_passage=passage, chunks=[passage], text=TEXT, tokens_cut=7
+            id="a",
+            index=1,
+            score=2.5,
+            deciding_passage=passage,
+            chunks=[passage],
+            text=TEXT,
+            tokens_cut=7,
+            sentences=[rerank_pb2.Sentence(start=5, end=9, score=0.5, text=TEXT[5:9])],
+            characters=len(TEXT),
         ),
         rerank_pb2.Result(id="b", score=-1),
     ]
@@ -96,7 +107,11 @@ def test_rerank_reads_the_ranking(call: Caller, scripted: ScriptedServer) -> Non
 
     deciding = Passage(5, 13, 0.5, Evidence.LEAVE_ONE_OUT)
     assert ranking.results == (
-        Result("a", 1, 2.5, deciding, (deciding,), TEXT, 7, None),
+        Result(
+            *("a", 1, 2.5, deciding, (deciding,), TEXT, 7, None),
+            sentences=(Sentence(5, 9, 0.5, "Käse"),),
+            characters=len(TEXT),
+        ),
         Result("b", 0, -1.0, None, (), None, 0, None),
     )
     assert deciding.text_in(TEXT) == "Käse – 🧀"
@@ -138,6 +153,7 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
                 precision="fp32",
                 options={"aggregation": "max"},
                 runtime_reason="torch fp32, as configured",
+                depth=rerank_pb2.Depth(mode=rerank_pb2.DEPTH_MODE_ADAPTIVE, chunks=2.5),
             ),
             rerank_pb2.RankerInfo(
                 name="fast",
@@ -170,6 +186,7 @@ def test_rankers_reads_the_catalog(call: Caller, scripted: ScriptedServer) -> No
     ranker = RankerInfo(
         *("minilm", "v1", "maxp", "MiniLM", 64, 4096, 256, 128, "torch", "cpu", "fp32", options),
         runtime_reason="torch fp32, as configured",
+        depth=Depth(DepthMode.ADAPTIVE, chunks=2.5),
     )
     parity = Parity(0.5, 0.25, 0.75, 0.875, texts=6, queries=7, spread=8)
     fast = RankerInfo("fast", "", "", "", 0, 0, 0, 0, "", "", "", {}, parity=parity)

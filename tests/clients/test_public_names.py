@@ -26,6 +26,8 @@ def test_public_names(package: ModuleType) -> None:
         "Client",
         "ContextPiece",
         "DeadlineExceeded",
+        "Depth",
+        "DepthMode",
         "Document",
         "Evidence",
         "FailedPrecondition",

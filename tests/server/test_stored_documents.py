@@ -19,8 +19,9 @@ from farrank_first_stage.bm25 import Bm25Config
 from farrank_first_stage.config import FirstStageConfig
 from farrank_first_stage.fusion import FusionConfig
 from farrank_indexes.chunk_encoder import ChunkEncoder
+from farrank_indexes.document import IndexDocument
 from farrank_indexes.encodings_store import SCORE_WITHIN, EncodingsStoreBuilder
-from farrank_indexes.index_builder import Store
+from farrank_indexes.index_builder import IndexOptions, Store, change_index
 from farrank_indexes.token_store import TokenStoreBuilder, key_of
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker, open_reader
@@ -88,7 +89,7 @@ def evidence(answer: Any) -> list[Any]:
     """Return all parts of an answer that must not depend on the path, except scores."""
     return [
         (
-            *(each.id, each.index, each.text, each.tokens_cut, each.characters_cut),
+            *(each.id, each.index, each.text, each.tokens_cut, each.characters, each.characters_cut),
             (each.deciding_passage.start, each.deciding_passage.end),
             [(chunk.start, chunk.end, chunk.evidence) for chunk in each.chunks],
         )
@@ -164,6 +165,7 @@ async def test_stored_tokens_give_what_texts_give(stub: Any, options: dict[str, 
         else:
             assert (asked["kept"].usage.tokens < asked["plain"].usage.tokens) == encodes
         for each in asked["kept"].results:
+            assert each.characters == len(TEXTS[each.id])
             assert each.text == (TEXTS[each.id] if "return_texts" in options else "")
             assert each.HasField("text") == ("return_texts" in options)
 
@@ -298,6 +300,7 @@ async def test_a_limit_reads_the_beginnings_of_encodings_or_says_why_not(
         read = limited.tokenizer.read(text[: each.chunks[-1].end], 10**6).ids.size
         assert read <= read_tokens
         assert each.tokens_cut == tokens - read
+        assert each.characters == len(text)
         assert (each.tokens_cut > 0) == (tokens > read_tokens)
 
 
@@ -329,9 +332,43 @@ async def test_a_limit_reads_the_beginnings_of_tokens_or_says_why_not(
         other = by_id[each.id]
         assert each.score == pytest.approx(other.score, abs=1e-4)
         assert (each.tokens_cut, each.characters_cut) == (other.tokens_cut, other.characters_cut)
+        assert each.characters == other.characters == len(TEXTS[each.id])
         assert [(chunk.start, chunk.end) for chunk in each.chunks] == [
             (chunk.start, chunk.end) for chunk in other.chunks
         ]
+
+
+@pytest.mark.parametrize("ranker", ["maxp", "biencoder"])
+async def test_the_lengths_of_changed_documents_are_those_of_their_texts(
+    tiny_rankers: dict[str, Path], tmp_path: Path, ranker: str
+) -> None:
+    """Tokens are stored for one ranker, vectors for the other: neither reads a text."""
+    source = str(tiny_rankers[ranker])
+
+    def store() -> Store:
+        if ranker == "biencoder":
+            return EncodingsStoreBuilder(ChunkEncoder(source))
+        return TokenStoreBuilder(open_reader(source).tokenizer)
+
+    index = await asyncio.to_thread(kept_index, tmp_path / "index", TEXTS, [store()])
+    changes = {"new": "🏔️ A river that is new.", "short": "A river 🏔️ replaced. " * 30}
+    added = [IndexDocument(name, text) for name, text in changes.items()]
+    await asyncio.to_thread(change_index, index, added, ["odd"], IndexOptions([store()]), replacing=True)
+
+    async with (
+        Replica(served(tiny_rankers[ranker], index)) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        found = await stub.SearchAndRerank(pb.SearchAndRerankRequest(query=QUERY))
+        named = [pb.Document(id=each.id, index="kept") for each in found.results]
+        by_id = await stub.Rerank(pb.RerankRequest(query=QUERY, documents=named))
+    texts = {name: text for name, text in {**TEXTS, **changes}.items() if name != "odd"}
+    for answer in (found, by_id):
+        assert answer.usage.stored_documents == len(texts)
+        assert {each.id: each.characters for each in answer.results} == {
+            name: len(text) for name, text in texts.items()
+        }
 
 
 async def test_tokens_of_another_tokenizer_are_passed_over(

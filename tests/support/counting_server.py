@@ -19,7 +19,7 @@ STORED = {"d1": "nothing here\nat all", "d2": "the \x1b[31mKäse is\there"}
 def _sentence(at: int, request: Any) -> list[rerank_pb2.Sentence]:
     if request.options.evidence != rerank_pb2.EVIDENCE_UNIT_SENTENCES:
         return []
-    return [rerank_pb2.Sentence(start=at, end=at + len(request.query), score=0.5)]
+    return [rerank_pb2.Sentence(start=at, end=at + len(request.query), score=0.5, text=request.query)]
 
 
 class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
@@ -55,6 +55,7 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
                     token_matches=MATCHES if request.options.return_token_matches and count else [],
                     sentences=_sentence(at, request) if count else [],
                     text=text if request.options.return_texts else None,
+                    characters=len(text),
                     tokens_cut=len(text) // 100,
                     characters_cut=len(text) // 100 * 5,
                     chunks_read=2,
@@ -98,6 +99,7 @@ class WordCounter(rerank_pb2_grpc.RerankServiceServicer):
                     version="v1",
                     window=256,
                     stride=128,
+                    depth=rerank_pb2.Depth(mode=rerank_pb2.DEPTH_MODE_ADAPTIVE, chunks=2),
                     runtime_reason="counted by hand",
                     parity=rerank_pb2.Parity(
                         max_difference=0.02, mean_difference=0.003, kendall_tau=0.98765, top10_overlap=0.9

@@ -84,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         catalog = client.rankers()
     if args.json:
-        print(json.dumps(dataclasses.asdict(catalog), ensure_ascii=False))
+        as_text = json.dumps(
+            dataclasses.asdict(catalog), ensure_ascii=False, default=lambda mode: mode.name.lower()
+        )
+        print(as_text)
     else:
         _print(catalog)
     return DONE

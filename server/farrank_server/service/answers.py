@@ -10,8 +10,8 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank_first_stage import Candidate, IndexDescription
 from farrank_rankers.family import ENSEMBLE, EvidenceKind
 from farrank_server.access.callers import Caller
-from farrank_server.config.schema import LimitsConfig
-from farrank_server.engine.call import RerankResult, ScoredDocument
+from farrank_server.config.schema import DepthConfig, LimitsConfig
+from farrank_server.engine.call import InputDocument, RerankResult, ScoredDocument
 from farrank_server.engine.loaded.ranker import LoadedEnsemble, Scorer
 from farrank_server.engine.stored import Sources
 
@@ -41,7 +41,7 @@ def add_ranking(
     result: RerankResult,
     scorer: Scorer,
     ids: Sequence[str],
-    texts: Sequence[str | None],
+    documents: Sequence[InputDocument],
     options: pb.RerankOptions,
 ) -> None:
     """Add the top `top_n` documents, best first and equals in request order, and what the call cost."""
@@ -59,9 +59,10 @@ def add_ranking(
             on_passage_scale = lambda raw: of_chunk.apply(raw / count)  # noqa: E731
     scales = on_scale, on_passage_scale
     for index in order[: options.top_n or None]:
-        document = result.documents[index]
-        its = _result_to_pb(document, index, ids[index], texts[index], evidence, scales, options)
-        its.chunks_cut = document.cut.chunks(stride)
+        scored, document = result.documents[index], documents[index]
+        its = _result_to_pb(scored, index, ids[index], document.text, evidence, scales, options)
+        its.characters = document.characters
+        its.chunks_cut = scored.cut.chunks(stride)
         response.results.append(its)
     response.usage.rounds = result.rounds
     response.usage.ended_early = result.ended_early
@@ -96,6 +97,7 @@ def ranker_to_pb(ranker: Scorer, caller: Caller) -> pb.RankerInfo:
         options={name: str(value) for name, value in asdict(first.spec.options).items()},
         runtime_reason=first.runtime_reason,
         parity=_described(pb.Parity, first.parity, texts=first.parity.documents) if first.parity else None,
+        depth=_depth_to_pb(first.depth) if len({member.depth for member in members}) == 1 else None,
     )
     if isinstance(ranker, LoadedEnsemble):
         info.family = ENSEMBLE
@@ -185,6 +187,11 @@ def _result_to_pb(
         round=document.round,
         token_matches=[pb.TokenMatch(**match._asdict()) for match in document.matches],
     )
+
+
+def _depth_to_pb(depth: DepthConfig) -> pb.Depth:
+    mode = pb.DEPTH_MODE_ADAPTIVE if depth.is_adaptive else pb.DEPTH_MODE_ALL
+    return pb.Depth(mode=mode, chunks=depth.chunks, tokens=depth.tokens, milliseconds=depth.milliseconds)
 
 
 def _is_sigmoid(options: pb.RerankOptions) -> bool:

@@ -48,8 +48,10 @@ async def add_evidence(
                 for each, text in zip(best, texts, strict=True)
             ]
             found = await engine.beside(call, chosen(call.query, read))
-            for each, sentences in zip(best, found, strict=True):
-                each.sentences.extend(pb.Sentence(**sentence._asdict()) for sentence in sentences)
+            for each, text, sentences in zip(best, texts, found, strict=True):
+                each.sentences.extend(
+                    pb.Sentence(text=text[its.start : its.end], **its._asdict()) for its in sentences
+                )
         if options.context_tokens:
             await _add_context(engine, opened, call, result, named, options.context_tokens, response)
     response.timings.evidence_ns = round((time.monotonic() - started_s) * 1e9)

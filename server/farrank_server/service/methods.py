@@ -76,7 +76,7 @@ class RerankService:
                 spending.expect(partial(self._engine.expected_tokens, call, documents))
                 call.documents = documents
                 result = await self._engine.rerank(call, on_admitted=entry.on_admitted)
-                answers.add_ranking(response, result, scorer, given.ids, given.texts, request.options)
+                answers.add_ranking(response, result, scorer, given.ids, documents, request.options)
             else:
                 named = _named(opened, given, caller)
                 expected = list[AnyDocument](documents)
@@ -93,8 +93,7 @@ class RerankService:
                     documents = tuple(found.get(n, document) for n, document in enumerate(documents))
                     call.documents = documents
                     result = await self._engine.rerank(call, reserved)
-                texts = [document.text for document in documents]
-                answers.add_ranking(response, result, scorer, given.ids, texts, request.options)
+                answers.add_ranking(response, result, scorer, given.ids, documents, request.options)
                 if request.options.return_texts:
                     await _add_texts(opened, response, documents, named, call)
             if validate.wants_evidence(request.options):
@@ -145,8 +144,7 @@ class RerankService:
                     call.documents = tuple(documents)
                     result = await self._engine.rerank(call, reserved)
                     ids = [candidate.doc_id for candidate in candidates]
-                    texts = [document.text for document in documents]
-                    answers.add_ranking(response, result, scorer, ids, texts, request.options)
+                    answers.add_ranking(response, result, scorer, ids, documents, request.options)
             named = {number: (index.name, each.doc_id) for number, each in enumerate(candidates)}
             if request.options.return_texts:
                 await _add_texts(opened, response, documents, named, call)

@@ -52,10 +52,10 @@ def options(**others: Any) -> pb.RerankOptions:
 
 
 def found(answer: Any) -> dict[str, list[str]]:
-    return {
-        each.id: [TEXTS[each.id][sentence.start : sentence.end] for sentence in each.sentences]
-        for each in answer.results
-    }
+    for each in answer.results:
+        for sentence in each.sentences:
+            assert sentence.text == TEXTS[each.id][sentence.start : sentence.end]
+    return {each.id: [sentence.text for sentence in each.sentences] for each in answer.results}
 
 
 @pytest.mark.parametrize("ranker", FAMILIES)
