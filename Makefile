@@ -37,7 +37,8 @@ train-demo: $(READY) $(INDEX)  ## train two rankers on the embedded corpus, serv
 	$(BIN)/python -m farrank_demo.train_demo --index $(INDEX) --out .cache/train-demo
 
 serve: $(READY) $(INDEX)  ## keep a server up with the embedded ranker and index, and the evidence page
-	$(BIN)/farrank serve --ranker maxsim=embedded:maxsim --export auto --index pydoc=$(INDEX) --http-port 8080
+	$(BIN)/farrank serve --ranker maxsim=embedded:maxsim --export auto --index pydoc=$(INDEX) --http-port 8080 \
+		--judgements pydoc=demo/farrank_demo/questions.tsv,demo/farrank_demo/qrels.txt
 
 NAMED := $(findstring tests/,$(PYTEST_ARGS))
 

@@ -10,7 +10,16 @@ from pathlib import Path
 
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, Ranking
-from farrank_demo.questions import Question, ask, figures, load_qrels, load_questions, runs
+from farrank_demo.questions import (
+    QRELS,
+    QUESTIONS,
+    Question,
+    ask,
+    figures,
+    load_qrels,
+    load_questions,
+    runs,
+)
 
 SHOWN = 5
 EXCERPTS = 3
@@ -74,6 +83,7 @@ def main() -> None:
     started_s = time.monotonic()
     flags = ["--ranker", f"maxsim={RANKER}", "--export", "auto"]
     flags += ["--index", f"pydoc={arguments.index}", "--http-port", "0"]
+    flags += ["--judgements", f"pydoc={QUESTIONS},{QRELS}"]
     with spawned_server(flags) as server, Client(server.address) as client:
         client.wait_until_healthy(TIMEOUT_S)
         print(f"server healthy after {time.monotonic() - started_s:.1f} s on {server.address}")

@@ -10,7 +10,7 @@ from ir_measures import RR, nDCG
 from farrank_client import Client, Ranking
 from farrank_trec import Qrels, read_qrels, read_queries
 
-_FOLDER = Path(__file__).parent
+QUESTIONS, QRELS = (Path(__file__).with_name(name) for name in ("questions.tsv", "qrels.txt"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class Question:
 
 def load_questions() -> list[Question]:
     """Every question, in the order of the file."""
-    return [Question(*each) for each in read_queries(_FOLDER / "questions.tsv").items()]
+    return [Question(*each) for each in read_queries(QUESTIONS).items()]
 
 
 def load_qrels() -> Qrels:
     """Query id to judged document to grade: 2 answers the question, 1 helps in part."""
-    return read_qrels(_FOLDER / "qrels.txt")
+    return read_qrels(QRELS)
 
 
 def ask(

@@ -171,6 +171,23 @@ ANSWERS: dict[str, Schema] = {
     "ModelList": _object(
         "object data", object=_TEXT, data=_listed(_object("id object", id=_TEXT, object=_TEXT))
     ),
+    "JudgedSets": _object(
+        "sets",
+        sets=_listed(
+            _object(
+                "index questions",
+                index=_TEXT,
+                questions=_listed(
+                    _object(
+                        "id text grades",
+                        id=_TEXT,
+                        text=_TEXT,
+                        grades={"type": "object", "additionalProperties": _COUNT},
+                    )
+                ),
+            )
+        ),
+    ),
     "Health": _object("status", status={"enum": ["serving", "not serving"]}),
     # Each dialect has its own fields; a client reads those that it knows.
     "Problem": _object(
@@ -280,6 +297,11 @@ def _descriptions() -> Schema:
         ),
         "/v1/models": get(
             "The rankers that the caller may use, as OpenAI's clients read them", "ModelList", **_KEY_PROBLEMS
+        ),
+        "/judgements.json": get(
+            "The judged questions of the indexes that the caller may search, where the evidence page is on",
+            "JudgedSets",
+            **_KEY_PROBLEMS,
         ),
     }
 

@@ -37,6 +37,7 @@ from farrank_server.wire.standard_services import LIVENESS
 from farrank_settings.errors import ConfigError
 
 if TYPE_CHECKING:
+    from farrank_server.http.judgements import JudgedSets
     from farrank_server.http.listen import HttpListener
 
 log = logging.getLogger(__name__)
@@ -136,6 +137,7 @@ class Replica:
             on_state=self._report_searches,
             tracing=config.tracing,
         )
+        judged = await asyncio.to_thread(_read_judgements, config)
         first_stages = await asyncio.to_thread(opening)
         # Stop them on an error until `indexes` owns them.
         unowned = await opened.enter_async_context(AsyncExitStack())
@@ -218,7 +220,9 @@ class Replica:
             from farrank_server.http.application import HttpApplication
 
             self._http.show_open(self.metrics)
-            await self._http.open(HttpApplication(config, service, guard(Endpoint.HTTP), unread, receiving))
+            await self._http.open(
+                HttpApplication(config, service, guard(Endpoint.HTTP), unread, receiving, judged)
+            )
         self.engine.device.on_change.append(self._report_health)
         # The device may have failed since its rankers were loaded.
         if self.engine.device.state is not DeviceState.READY:
@@ -362,7 +366,7 @@ def check(config: ServerConfig) -> None:
     if listen.metrics_token_file is not None:
         checks.append(partial(read_token, listen.metrics_token_file))
     checks += [partial(check_indexes, config.first_stage, config.rankers), partial(check_rankers, config)]
-    checks.append(partial(_check_models, config))
+    checks += [partial(_check_models, config), partial(_read_judgements, config)]
     if config.tracing.endpoint is not None:
         checks.append(_check_tracing)
     problems: list[str] = []
@@ -396,6 +400,16 @@ def _check_ports(ports: Mapping[str, int]) -> None:
     ]
     if wrong:
         raise ConfigError(*wrong)
+
+
+def _read_judgements(config: ServerConfig) -> "JudgedSets":
+    """Read the judged questions for the page. Raises: ConfigError with every problem."""
+    if not config.listen.http.judgements:
+        return {}
+    # Imported here because a server without HTTP should not load its libraries.
+    from farrank_server.http.judgements import read_judgements
+
+    return read_judgements(config.listen.http, config.first_stage.indexes)
 
 
 def _check_models(config: ServerConfig) -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from farrank_cli.commands import serve
+from farrank_cli.exit_codes import CommandError
 from farrank_first_stage.bm25 import Bm25Config
-from farrank_server.config.schema import RankerConfig, ServerConfig
+from farrank_server.config.schema import JudgementsConfig, RankerConfig, ServerConfig
 from farrank_server.config.server_config import build_config
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def test_no_flags_are_the_defaults() -> None:
 def test_each_flag_sets_its_key() -> None:
     config = read(
         *("--ranker", "a=./models/a", "--ranker", "b.v2=org/name=x", "--index", "docs=/data/docs"),
+        *("--judgements", "docs=q.tsv,/data/qrels.gz"),
         *("--host", "0.0.0.0", "--port", "0", "--metrics-port", "none", "--device", "cpu", "--threads", "2"),
         *(
             "--precision",
@@ -52,9 +54,16 @@ def test_each_flag_sets_its_key() -> None:
         "b.v2": RankerConfig("org/name=x", precision="bf16"),
     }
     assert config.first_stage.indexes == {"docs": Bm25Config(Path("/data/docs"))}
+    assert config.listen.http.judgements == {"docs": JudgementsConfig(Path("q.tsv"), Path("/data/qrels.gz"))}
     assert (config.listen.host, config.listen.port, config.listen.metrics_port) == ("0.0.0.0", 0, None)
     assert (config.device.name, config.device.threads) == ("cpu", 2)
     assert config.batching.max_batch_tokens == 4096
+
+
+@pytest.mark.parametrize("given", ["docs", "docs=q.tsv", "docs=q.tsv,", "docs=q.tsv,b,c", "=q.tsv,b"])
+def test_judgements_are_two_files_of_an_index(given: str) -> None:
+    with pytest.raises(CommandError, match=rf"^--judgements {given}: must be INDEX=QUESTIONS,QRELS$"):
+        read("--judgements", given)
 
 
 def test_a_text_may_be_set_to_nothing() -> None:

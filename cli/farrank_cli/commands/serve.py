@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farrank_cli.exit_codes import DONE, told_in_a_line
+from farrank_cli.exit_codes import DONE, CommandError, told_in_a_line
 from farrank_cli.export_limits import ExportLimits, add_export_limits
 from farrank_cli.flags import flag, pair
 from farrank_cli.terminal import counted
@@ -52,6 +52,9 @@ _KEYS = {
 }
 
 
+_JUDGEMENTS = "--judgements INDEX=QUESTIONS,QRELS"
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags; values stay text, which the configuration checks."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -86,6 +89,7 @@ def add_settings(add: Callable[..., None]) -> None:
     add("--index NAME=PATH", "an index to search; see farrank index", repeated=True)
     for form, (_, meaning) in _KEYS.items():
         add(form, meaning)
+    add(_JUDGEMENTS, "questions (TSV) and qrels of an index, for the page", repeated=True)
     add("--set KEY=VALUE", "any key, such as listen.port=0", repeated=True)
 
 
@@ -204,6 +208,15 @@ def read_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> l
     for given in args.index:
         name, value = pair("--index NAME=PATH", given)
         settings.append(Setting(("first_stage", "indexes", name, "path"), value, f"--index {given}"))
+    for given in args.judgements:
+        name, value = pair(_JUDGEMENTS, given)
+        files = value.split(",")
+        if len(files) != 2 or not all(files):
+            raise CommandError(f"--judgements {given}: must be INDEX=QUESTIONS,QRELS")
+        for part, file in zip(("questions", "qrels"), files, strict=True):
+            settings.append(
+                Setting(("listen", "http", "judgements", name, part), file, f"--judgements {given}")
+            )
     for given in args.set:
         name, value = pair("--set KEY=VALUE", given, empty=True)  # a prefix may be empty
         settings.append(Setting(tuple(name.split(".")), value, f"--set {given}"))

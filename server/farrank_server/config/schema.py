@@ -177,6 +177,17 @@ class TlsConfig(CheckedConfig):
 
 
 @dataclass(frozen=True, slots=True)
+class JudgementsConfig(CheckedConfig):
+    """Judged questions of an index, for the page.
+
+    `questions` is a file of an id, a tab and a text in each line, `qrels` a file of TREC's judgements.
+    """
+
+    questions: Path
+    qrels: Path
+
+
+@dataclass(frozen=True, slots=True)
 class HttpConfig(CheckedConfig):
     """The HTTP endpoint, at `listen.host` and with `listen.tls`. Port 0 takes a free one; None: no HTTP.
 
@@ -184,7 +195,7 @@ class HttpConfig(CheckedConfig):
     stands for any characters, and case does not matter. An empty ranker name means the default ranker. Any
     other name is refused, or means the default ranker (`unknown_models`), too. Pages of `cors_origins`
     (`https://search.example`, or `*` for all) may call from a browser. `page` serves the endpoint's own page
-    at `/`.
+    at `/`; `judgements` are judged questions for it, by the name of their index.
     """
 
     port: int | None = between(0, 65535, None)
@@ -192,6 +203,7 @@ class HttpConfig(CheckedConfig):
         (), lambda origins: all(map(_is_origin, origins)), "origins such as https://search.example, or *"
     )
     page: bool = True
+    judgements: Mapping[str, JudgementsConfig] = field(default_factory=dict)
     models: Mapping[str, str] = field(
         default_factory=lambda: dict.fromkeys(
             (

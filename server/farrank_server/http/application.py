@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from types import MappingProxyType
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,12 +19,13 @@ from farrank_calls.telemetry.call_record import REQUEST_ID, begin
 from farrank_page import openapi
 from farrank_page.routes import page_routes
 from farrank_server.config.schema import ServerConfig
-from farrank_server.http import connect
+from farrank_server.http import connect, judgements
 from farrank_server.http.calls import RECORD, HttpCalls, refusal_headers
 from farrank_server.http.dialects import info, score
 from farrank_server.http.dialects import routes as dialects
 from farrank_server.http.dialects.dialect_request import RerankBody
 from farrank_server.http.dialects.models import Models
+from farrank_server.http.judgements import JudgedSets
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
 from farrank_server.service.receiving import ReceivingBudget
@@ -39,7 +41,10 @@ EXPOSED = (
 
 
 class HttpApplication:
-    """An ASGI application over a service. `/health` reports `serving` to load balancers."""
+    """An ASGI application over a service. `/health` reports `serving` to load balancers.
+
+    `judged` holds the judged questions for the page.
+    """
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class HttpApplication:
         guard: Guard,
         unread: UnreadAnswers,
         receiving: ReceivingBudget,
+        judged: JudgedSets = MappingProxyType({}),
     ) -> None:
         self.serving = False
         self._health_asked_s = -math.inf
@@ -70,7 +76,7 @@ class HttpApplication:
                 *dialects.routes(self._calls, models),
                 *info.routes(config, self._calls, models),
                 *openapi.routes((RerankBody, score.ScoreBody)),
-                *(page_routes() if http.page else ()),
+                *((*page_routes(), *judgements.routes(judged, self._calls)) if http.page else ()),
             ],
             exception_handlers={HTTPException: _not_found},
         )
