@@ -1,12 +1,14 @@
 """The endpoint's own page: files of this package, each at its path, `index.html` at `/`."""
 
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
+
+from farrank_calls.content_coding import accepts_gzip, packed
 
 PAGE = Path(__file__).parent / "static"
 
@@ -27,7 +29,21 @@ def page_routes() -> list[Route]:
 
 async def _get(files: StaticFiles, name: str, request: Request) -> Response:
     response = await files.get_response(name, request.scope)
+    accepted = ",".join(request.headers.getlist("accept-encoding"))
+    if isinstance(response, FileResponse) and "range" not in request.headers and accepts_gzip(accepted):
+        tag = response.headers["ETag"]
+        headers = {each: response.headers[each] for each in ("Content-Type", "Last-Modified")}
+        # A weak tag: it is that of the file, and these are other bytes.
+        headers |= {"ETag": f"W/{tag}", "Content-Encoding": "gzip"}
+        response = Response(_packed_file(Path(response.path), tag), headers=headers)
+    response.headers.add_vary_header("Accept-Encoding")
     response.headers.update(SECURITY_HEADERS)
     # Browsers ask each time, and get 304 while the file is unchanged.
     response.headers["Cache-Control"] = "no-cache"
     return response
+
+
+@lru_cache(maxsize=256)
+def _packed_file(path: Path, tag: str) -> bytes:
+    """Compress a file once for each tag, which changes with the file."""
+    return packed(Path(path).read_bytes(), level=9)

@@ -11,6 +11,7 @@ import aiohttp
 from farrank_server.config.schema import HttpConfig, LimitsConfig, ListenConfig, ServerConfig, TlsConfig
 from farrank_server.engine.engine import Engine
 from farrank_server.http.application import HttpApplication
+from farrank_server.http.judgements import JudgedSets
 from farrank_server.http.listen import HttpListener
 from farrank_server.metrics import Endpoint
 from farrank_server.service.guard import Guard
@@ -19,6 +20,8 @@ from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from support.engine_bench import Before, Bench, Faulty, opened_bench
 from support.memory_first_stage import MemoryFirstStage, in_memory
+
+NO_SETS: JudgedSets = {}
 
 METHODS = "/farrank.v1.RerankService/"
 
@@ -56,6 +59,7 @@ async def opened_endpoint(
     first_stage: MemoryFirstStage | None = None,
     tls: TlsConfig | None = None,
     max_connection_age_s: float | None = 300.0,
+    judged: JudgedSets = NO_SETS,
     **http: Any,
 ) -> AsyncIterator[Opened]:
     """Open an HTTP endpoint for a real engine with tiny rankers. `http` are keys of its configuration."""
@@ -76,7 +80,7 @@ async def opened_endpoint(
         unread = UnreadAnswers(config.limits, bench.metrics)
         receiving = ReceivingBudget(config.limits, bench.metrics)
         listener.show_open(bench.metrics)
-        await listener.open(HttpApplication(config, service, guard, unread, receiving))
+        await listener.open(HttpApplication(config, service, guard, unread, receiving, judged))
         try:
             async with aiohttp.ClientSession(listener.url) as session:
                 yield Opened(bench, listener, session)

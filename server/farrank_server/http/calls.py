@@ -18,8 +18,9 @@ import grpc
 from google.protobuf.message import Message
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive
 
+from farrank_calls.content_coding import accepts_gzip
 from farrank_calls.errors import (
     DeadlineExceeded,
     DroppedAt,
@@ -35,13 +36,14 @@ from farrank_server.access.callers import Caller, Entry
 from farrank_server.config.schema import LimitsConfig
 from farrank_server.http.body_threads import SMALL_BYTES, BodyThreads
 from farrank_server.http.json_bodies import JSON
+from farrank_server.http.large_answers import PacedResponse, encoded, until_gone
 from farrank_server.metrics import Endpoint
-from farrank_server.service.connections import end_connection, peer_name
+from farrank_server.service.connections import peer_name
 from farrank_server.service.guard import Guard
 from farrank_server.service.methods import RerankService
 from farrank_server.service.open_calls import OpenCalls
 from farrank_server.service.receiving import ReceivingBudget
-from farrank_server.service.unread import SMALL_ANSWER_BYTES, UnreadAnswer, UnreadAnswers
+from farrank_server.service.unread import SMALL_ANSWER_BYTES, UnreadAnswers
 from farrank_server.service.validate import too_large
 
 Value = TypeVar("Value")
@@ -56,9 +58,6 @@ ANSWER_COSTS = 16
 
 # Limit on the members of a gzip body; clients send one.
 MAX_MEMBERS = 32
-
-# Size of the pieces in which a large answer is sent.
-PIECE_BYTES = 65_536
 
 # The status of a response whose caller has disconnected; nginx uses the same.
 CALLER_GONE = 499
@@ -183,10 +182,7 @@ class HttpCalls:
                 answer = await getattr(self._service, method)(message, deadline_s, entry)
                 size = ANSWER_COSTS * answer.ByteSize()
                 written = await self._run(account, size, partial(dialect.write, answer))
-                if len(written.body) <= SMALL_ANSWER_BYTES:
-                    return written
-                noted = self._unread.add(Endpoint.HTTP, peer, len(written.body))
-                return _PacedResponse(written, self._unread, noted)
+                return await self._sent(request, account, written)
 
             outcome = await _cancel_on_disconnect(
                 request.receive, self._guard.answer(method, entry, message, handle)
@@ -203,11 +199,25 @@ class HttpCalls:
         """Answer a request from data that is at hand: `write` builds the response for an allowed caller."""
 
         async def handle(_: Any) -> Response:
-            return write(entry.caller)
+            return await self._sent(request, entry.caller.account, write(entry.caller))
 
         entry = self._guard.enter(request.scope[RECORD], request.headers.get, _peer(request))
         outcome = await self._guard.answer(method, entry, None, handle)
         return refuse(outcome) if isinstance(outcome, FarrankError) else outcome
+
+    async def _sent(self, request: Request, account: Account, written: Response) -> Response:
+        """Compress a large answer if its caller takes gzip, and count it as unread until the caller has it.
+
+        Raises: ResourceExhausted.
+        """
+        takes_gzip = accepts_gzip(",".join(request.headers.getlist("accept-encoding")))
+        # Its size is known only now: some dialects add the texts of the request to the answer.
+        encode = partial(encoded, written, with_gzip=takes_gzip)
+        ready = await self._run(account, len(written.body), encode)
+        if len(ready.body) <= SMALL_ANSWER_BYTES:
+            return ready
+        noted = self._unread.add(Endpoint.HTTP, _peer(request), len(ready.body))
+        return PacedResponse(ready, self._unread, noted)
 
     async def _refused(self, method: str, entry: Entry, error: Exception, dialect: Dialect) -> Response:
         refused = await self._guard.answer(method, entry, error, _unreachable)
@@ -312,36 +322,6 @@ def _peer(request: Request) -> str:
     return peer_name(*request.client) if request.client else ""
 
 
-class _PacedResponse(Response):
-    """A large answer, sent no faster than its caller reads it.
-
-    In one piece the whole answer would lie in the connection's buffer, outside the count of unread answers.
-    """
-
-    def __init__(self, whole: Response, unread: UnreadAnswers, noted: UnreadAnswer) -> None:
-        super().__init__(None, whole.status_code)
-        self.raw_headers = whole.raw_headers
-        self.body = whole.body
-        self._unread = unread
-        self._noted = noted
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer piece by piece: uvicorn waits while the connection's buffer is full."""
-        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        try:
-            await send(start)
-            for at in range(0, len(self.body), PIECE_BYTES):
-                end = at + PIECE_BYTES
-                body, more = bytes(self.body[at:end]), end < len(self.body)
-                await send({"type": "http.response.body", "body": body, "more_body": more})
-        except asyncio.CancelledError:
-            # The server ends, and half an answer cannot be followed by an error.
-            await end_connection(self._noted.connection)
-            await _until_gone(receive)
-        finally:
-            self._unread.remove(self._noted)
-
-
 def _unzipped(body: bytes, max_bytes: int) -> bytes | None:
     """Unpack a gzip body; return None if it unpacks to more than `max_bytes` bytes.
 
@@ -374,7 +354,7 @@ async def _cancel_on_disconnect(
 ) -> Response | FarrankError:
     """Await an answer; cancel its work if the caller disconnects."""
     call = asyncio.create_task(answering)
-    watch = asyncio.create_task(_until_gone(receive))
+    watch = asyncio.create_task(until_gone(receive))
     watch.add_done_callback(lambda _: call.cancel())
     try:
         return await call
@@ -384,11 +364,6 @@ async def _cancel_on_disconnect(
         return Response(status_code=CALLER_GONE)
     finally:
         watch.cancel()
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _unreachable(_: Message) -> Response:

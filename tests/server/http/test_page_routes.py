@@ -1,5 +1,7 @@
 """Serving the page's files. `page/` tests the page in a browser."""
 
+import gzip
+
 from farrank_page.routes import PAGE
 from support.http_endpoint import Opened
 
@@ -21,3 +23,29 @@ async def test_the_page_and_all_its_files_come_from_here_alone(endpoint: Opened)
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
             assert answer.headers["Cache-Control"] == "no-cache"
             assert await answer.read() == path.read_bytes()
+
+
+async def test_files_are_compressed_for_browsers_that_accept_it(endpoint: Opened) -> None:
+    content = (PAGE / "style.css").read_bytes()
+    tags = []
+    for accepted in ("gzip, deflate, br", "gzip;q=0"):
+        asked = {"Accept-Encoding": accepted}
+        async with endpoint.session.get("/style.css", headers=asked, auto_decompress=False) as answer:
+            found = await answer.read()
+            assert int(answer.headers["Content-Length"]) == len(found)
+            assert answer.headers["Vary"] == "Accept-Encoding"
+            assert answer.content_type == "text/css"
+            tags.append(answer.headers["ETag"])
+            if accepted == "gzip;q=0":
+                assert (found, answer.headers.get("Content-Encoding")) == (content, None)
+            else:
+                assert answer.headers["Content-Encoding"] == "gzip"
+                assert gzip.decompress(found) == content
+                assert len(found) < len(content) / 2
+        async with endpoint.session.get("/style.css", headers={**asked, "If-None-Match": tags[-1]}) as answer:
+            assert answer.status == 304
+            assert answer.headers["Vary"] == "Accept-Encoding"
+    assert tags == [f"W/{tags[1]}", tags[1]]
+    part = {"Accept-Encoding": "gzip", "Range": "bytes=5-9"}
+    async with endpoint.session.get("/style.css", headers=part) as answer:
+        assert (answer.status, await answer.read()) == (206, content[5:10])

@@ -33,8 +33,8 @@ async def asked(endpoint: Opened) -> socket.socket:
 
 
 async def read(endpoint: Opened) -> tuple[int, Any]:
-    """Send a call, and read the answer."""
-    headers = {"Content-Type": "application/json"}
+    """Send a call, and read the answer, which would be small if it were compressed."""
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
     async with endpoint.session.post(METHODS + "Rerank", data=BytesIO(BODY), headers=headers) as answer:
         return answer.status, await answer.json()
 
