@@ -3,8 +3,10 @@
 import gzip
 import re
 
-# The level at which answers are compressed as they are made: the fastest.
-FAST = 1
+# Above this size an answer is compressed at the fastest level. Below it, level 4 takes a millisecond more and
+# makes answers with chunks' scores a seventh smaller.
+_LARGE_BYTES = 1_000_000
+_FASTEST, _FAST = 1, 4
 
 _ACCEPTED = re.compile(r"(gzip|x-gzip|\*)(?:[ \t]*;[ \t]*q=([01](?:\.[0-9]{0,3})?))?", re.IGNORECASE)
 
@@ -23,6 +25,8 @@ def accepts_gzip(accept_encoding: str) -> bool:
     return weights.get("gzip", weights.get("*", 0.0)) > 0
 
 
-def packed(body: bytes, level: int = FAST) -> bytes:
-    """Compress a body; the same body always has the same result."""
+def packed(body: bytes, level: int | None = None) -> bytes:
+    """Compress a body, by default as fast as its size asks. The same body always has the same result."""
+    if level is None:
+        level = _FASTEST if len(body) > _LARGE_BYTES else _FAST
     return gzip.compress(body, level, mtime=0)

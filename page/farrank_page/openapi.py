@@ -359,9 +359,13 @@ def _field(field: FieldDescriptor) -> Schema:
 
 
 def _page(described: Schema) -> str:
-    """The operations with their examples as an HTML page."""
-    parts = ["<!doctype html><html lang='en'><meta charset='utf-8'><title>Farrank: HTTP</title><h1>HTTP</h1>"]
-    parts.append("<p>The same as <a href='/openapi.json'>OpenAPI 3.1</a>.</p>")
+    """The operations with their examples as an HTML page, in the evidence page's style where that is on."""
+    parts = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Farrank: HTTP</title>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        "<link rel='stylesheet' href='/style/base.css'></head><body><main class='workspace'><h1>HTTP</h1>"
+        "<p><a href='/'>Farrank</a> · the same as <a href='/openapi.json'>OpenAPI 3.1</a></p>"
+    ]
     for path, operations in described["paths"].items():
         for method, operation in operations.items():
             parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2>")
@@ -373,4 +377,4 @@ def _page(described: Schema) -> str:
             answers = operation["responses"].items()
             rows = "".join(f"<li>{status}: {escape(each['description'])}</li>" for status, each in answers)
             parts.append(f"<ul>{rows}</ul>")
-    return "\n".join((*parts, "</html>"))
+    return "\n".join((*parts, "</main></body></html>"))

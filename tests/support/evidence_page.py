@@ -10,6 +10,7 @@ from farrank_rankers.tokens import EncoderInput
 from farrank_server.access.keys import Keys
 from farrank_server.config.schema import HttpConfig, ListenConfig, ServerConfig
 from farrank_server.http.application import HttpApplication
+from farrank_server.http.json_bodies import to_json
 from farrank_server.http.listen import HttpListener
 from farrank_server.metrics import Endpoint
 from farrank_server.service.guard import Guard
@@ -27,6 +28,16 @@ TEXTS = {
     "sea": "A river reaches the sea.\n" * 30,
     SCRIPT: f"river {SCRIPT} " * 20,
     "bread": "Flour and salt. " * 20,
+}
+RIVER_QUESTION = "where does the river rise"
+# Of "things": the questions of the judged view.
+JUDGED = {
+    "index": "things",
+    "questions": [
+        {"id": "1", "text": RIVER_QUESTION, "grades": {"danube": 2, "sea": 1, "rhine": 0}},
+        {"id": "2", "text": "sea brook", "grades": {"sea": 1}},
+        {"id": "3", "text": "flour and salt", "grades": {"rhine": 1}},
+    ],
 }
 # The longest hold of the device, if a test fails to release it.
 HELD_S = 60
@@ -60,7 +71,8 @@ async def opened_site(tiny_rankers: dict[str, Path], keys: Path | None = None) -
         listener = HttpListener(config.listen, config.limits)
         unread = UnreadAnswers(config.limits, bench.metrics)
         receiving = ReceivingBudget(config.limits, bench.metrics)
-        await listener.open(HttpApplication(config, service, guard, unread, receiving))
+        judged = {"things": to_json(JUDGED)}
+        await listener.open(HttpApplication(config, service, guard, unread, receiving, judged))
         try:
             yield Site(f"{listener.url}/", bench, goes_on)
         finally:

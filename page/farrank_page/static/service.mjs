@@ -1,5 +1,7 @@
 // Calls of the server's methods: Connect's JSON over HTTP.
 
+import { textRequest } from "./model/requests.mjs";
+
 // The first calls on an index encode its documents, which may take long.
 const TIMEOUT_MS = 120_000;
 
@@ -20,6 +22,11 @@ export function showKey(given) {
   key = given;
 }
 
+/** Whether calls need a key. */
+export function hasKey() {
+  return key !== "";
+}
+
 /**
  * Call a method with a request in protobuf's JSON; returns its answer, and how long the caller waited in ms.
  *
@@ -27,26 +34,46 @@ export function showKey(given) {
  */
 export async function call(method, request, signal) {
   const began = performance.now();
+  const answer = await fetched(`farrank.v1.RerankService/${method}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "Connect-Timeout-Ms": String(TIMEOUT_MS) },
+    body: JSON.stringify(request),
+    signal,
+  });
+  return { answer, waitedMs: performance.now() - began };
+}
+
+/** The judged questions: `{sets: [{index, questions: [{id, text, grades}]}]}`. Raises: CallError. */
+export async function judgements() {
+  return fetched("judgements.json", { headers: {} });
+}
+
+// Texts are fetched when a document opens, and kept until the page closes.
+const texts = new Map();
+
+/** The text of a document of an index. Raises: CallError; AbortError. */
+export async function textOf(query, index, id, ranker, signal) {
+  const place = JSON.stringify([index, id]);
+  if (!texts.has(place)) {
+    const { answer } = await call("Rerank", textRequest(query, index, id, ranker), signal);
+    texts.set(place, answer.results[0].text ?? "");
+  }
+  return texts.get(place);
+}
+
+async function fetched(path, options) {
   let response;
   let body;
   try {
-    response = await fetch(`farrank.v1.RerankService/${method}`, {
-      method: "POST",
-      headers: {
-        "Content-Type": "application/json",
-        "Connect-Timeout-Ms": String(TIMEOUT_MS),
-        ...(key && { "X-Api-Key": key }),
-      },
-      body: JSON.stringify(request),
-      signal,
-    });
+    const headers = { ...options.headers, ...(key && { "X-Api-Key": key }) };
+    response = await fetch(path, { ...options, headers });
     body = await response.text();
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new CallError("unreachable", "Nothing answers at this address, or the connection broke off.");
   }
   const read = parsed(body);
-  if (response.ok && read) return { answer: read, waitedMs: performance.now() - began };
+  if (response.ok && read) return read;
   if (!response.ok && read?.code) throw new CallError(read.code, read.message ?? "", retryAfterMs(response));
   throw new CallError("unreadable", `HTTP ${response.status}: ${body.slice(0, 300)}`, retryAfterMs(response));
 }

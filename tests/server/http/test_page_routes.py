@@ -26,11 +26,11 @@ async def test_the_page_and_all_its_files_come_from_here_alone(endpoint: Opened)
 
 
 async def test_files_are_compressed_for_browsers_that_accept_it(endpoint: Opened) -> None:
-    content = (PAGE / "style.css").read_bytes()
+    content = (PAGE / "style/base.css").read_bytes()
     tags = []
     for accepted in ("gzip, deflate, br", "gzip;q=0"):
         asked = {"Accept-Encoding": accepted}
-        async with endpoint.session.get("/style.css", headers=asked, auto_decompress=False) as answer:
+        async with endpoint.session.get("/style/base.css", headers=asked, auto_decompress=False) as answer:
             found = await answer.read()
             assert int(answer.headers["Content-Length"]) == len(found)
             assert answer.headers["Vary"] == "Accept-Encoding"
@@ -42,10 +42,11 @@ async def test_files_are_compressed_for_browsers_that_accept_it(endpoint: Opened
                 assert answer.headers["Content-Encoding"] == "gzip"
                 assert gzip.decompress(found) == content
                 assert len(found) < len(content) / 2
-        async with endpoint.session.get("/style.css", headers={**asked, "If-None-Match": tags[-1]}) as answer:
+        same = {**asked, "If-None-Match": tags[-1]}
+        async with endpoint.session.get("/style/base.css", headers=same) as answer:
             assert answer.status == 304
             assert answer.headers["Vary"] == "Accept-Encoding"
     assert tags == [f"W/{tags[1]}", tags[1]]
     part = {"Accept-Encoding": "gzip", "Range": "bytes=5-9"}
-    async with endpoint.session.get("/style.css", headers=part) as answer:
+    async with endpoint.session.get("/style/base.css", headers=part) as answer:
         assert (answer.status, await answer.read()) == (206, content[5:10])

@@ -25,7 +25,7 @@ function agreement({ title, tau, overlap }, calls) {
   return make(
     "section",
     { class: "agreement" },
-    make("h3", {}, title),
+    make("h2", {}, title),
     make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
   );
 }
@@ -36,7 +36,7 @@ function timings({ title, answer, waitedMs }, longest) {
   return make(
     "section",
     { class: "timings" },
-    make("h3", {}, title),
+    make("h2", {}, title),
     make(
       "table",
       {},
@@ -60,8 +60,8 @@ function timings({ title, answer, waitedMs }, longest) {
     make(
       "p",
       { class: "note" },
-      `Stages overlap: bars are durations, not a sequence. ${duration(waitedMs)} until it was here. `,
-      `It ${readOf(answer)}${cached}, ${counted(answer.tokens, "token")} encoded. `,
+      `Stages overlap: bars are durations, not a sequence. A chunk also waits for the call’s own earlier chunks. `,
+      `${duration(waitedMs)} until it was here. It ${readOf(answer)}${cached}, ${counted(answer.tokens, "token")} encoded. `,
       `${answer.ranker.name} ${answer.ranker.version.slice(0, 12)}, ${answer.ranker.runtime} ${answer.ranker.precision}.`,
     ),
   );

@@ -1,6 +1,6 @@
 // <code-panel>: code for the same call from other programs, and the answer as it came.
 
-import { button, make } from "./make.mjs";
+import { button, copied, make } from "./make.mjs";
 
 /** Shows tabs `{name, shown, whole, note}`: `shown` is displayed, the result of `whole()` is copied. */
 export class CodePanel extends HTMLElement {
@@ -36,23 +36,6 @@ export class CodePanel extends HTMLElement {
     });
     this.replaceChildren(make("div", { class: "tabs" }, list, copy), code, note);
     choose(tabs[0]);
-  }
-}
-
-/** Copy a text; returns whether that worked. */
-async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    // Browsers offer the clipboard only to pages from https and localhost; `execCommand` works elsewhere.
-    const area = make("textarea", { class: "unseen" });
-    area.value = text;
-    document.body.append(area);
-    area.select();
-    const done = document.execCommand("copy");
-    area.remove();
-    return done;
   }
 }
 

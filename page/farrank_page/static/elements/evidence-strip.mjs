@@ -1,19 +1,46 @@
-// <evidence-strip>: a document's whole length. Chunks that the ranker read are coloured by evidence, parts that adaptive
-// depth only scored are a thin line, and only what lies beyond a limit is hatched.
+// A document's whole length as a strip. Chunks that the ranker read are coloured by evidence, parts that adaptive depth
+// only scored are a thin line, and only what lies beyond a limit is hatched.
 
 import { strip } from "../model/strip.mjs";
-import { fate, passage, unread } from "../model/wording.mjs";
+import { fate, passage } from "../model/wording.mjs";
 import { make, tell } from "./make.mjs";
+
+/**
+ * The parts of a strip: `{chunks, others}`, elements at their places. `to` ends the strip before the document's end.
+ */
+export function stripParts(document, range, to = document.length) {
+  const { chunks, scored, tail } = strip(document, range, 0, to);
+  const part = (kind, where) => {
+    const made = make("span", { class: kind });
+    made.style.left = `${100 * where.left}%`;
+    made.style.width = `${100 * where.width}%`;
+    return made;
+  };
+  const shown = chunks.map((each) => {
+    const made = part(`chunk step-${each.step}${each.deciding ? " deciding" : ""}`, each);
+    made.dataset.chunk = each.chunk;
+    made.style.zIndex = each.deciding ? chunks.length + 1 : each.over;
+    return made;
+  });
+  return { chunks: shown, others: [...scored.map((each) => part("scored", each)), ...(tail ? [part("tail", tail)] : [])] };
+}
+
+/** A strip to look at, or to click; beside it stands its text for screen readers. */
+export function drawnStrip(document, range) {
+  const { chunks, others } = stripParts(document, range);
+  return make("span", { class: "strip", "aria-hidden": "true" }, ...others, ...chunks);
+}
 
 let made = 0;
 
-/** A list of passages to choose from with the pointer or the arrow keys. Emits `passage` `{index, chunk}`. */
+/** <evidence-strip>: passages to choose from with the pointer or the arrow keys. Emits `passage` `{index, chunk}`. */
 export class EvidenceStrip extends HTMLElement {
   #document;
   #active = -1;
   #options = [];
 
   connectedCallback() {
+    this.classList.add("strip");
     this.addEventListener("click", (event) => {
       const option = event.target.closest("[role=option]");
       if (option) this.#choose(this.#options.indexOf(option));
@@ -22,34 +49,24 @@ export class EvidenceStrip extends HTMLElement {
     this.addEventListener("focus", () => this.#activate(this.#active < 0 ? this.#first() : this.#active));
   }
 
-  /** Show a document's chunks coloured by a range of evidence; `to` ends the strip before the document's end. */
-  show(document, range, to = document.length) {
+  /** Show a document's chunks coloured by a range of evidence. */
+  show(document, range, to) {
     this.#document = document;
     this.#active = -1;
-    const { chunks, scored, tail } = strip(document, range, 0, to);
+    const { chunks, others } = stripParts(document, range, to);
+    for (const each of others) each.setAttribute("aria-hidden", "true");
     made += 1;
-    this.#options = chunks.map((each) => {
-      const option = make("span", {
-        role: "option",
-        id: `strip-${made}-${each.chunk}`,
-        class: `chunk step-${each.step}${each.deciding ? " deciding" : ""}`,
-        "aria-selected": "false",
-        "aria-label": passage(document, each.chunk),
-        title: passage(document, each.chunk),
-      });
-      place(option, each);
-      option.style.zIndex = each.deciding ? chunks.length + 1 : each.over;
-      return option;
+    this.#options = chunks;
+    chunks.forEach((option, chunk) => {
+      const label = passage(document, chunk);
+      option.id = `strip-${made}-${chunk}`;
+      option.title = label;
+      for (const [name, value] of [["role", "option"], ["aria-selected", "false"], ["aria-label", label]]) {
+        option.setAttribute(name, value);
+      }
     });
-    const lines = scored.map((each) => {
-      const line = make("span", { class: "scored", title: "scored, not read by the ranker", "aria-hidden": "true" });
-      place(line, each);
-      return line;
-    });
-    const hatch = tail && make("span", { class: "tail", title: unread(document), "aria-hidden": "true" });
-    if (hatch) place(hatch, tail);
-    this.replaceChildren(...lines, ...this.#options, ...(hatch ? [hatch] : []));
-    if (this.#options.length === 0) {
+    this.replaceChildren(...others, ...chunks);
+    if (chunks.length === 0) {
       this.removeAttribute("tabindex");
       this.setAttribute("role", "img");
     } else {
@@ -94,11 +111,6 @@ export class EvidenceStrip extends HTMLElement {
     event.preventDefault();
     event.stopPropagation();
   }
-}
-
-function place(element, { left, width }) {
-  element.style.left = `${100 * left}%`;
-  element.style.width = `${100 * width}%`;
 }
 
 customElements.define("evidence-strip", EvidenceStrip);

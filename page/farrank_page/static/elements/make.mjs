@@ -31,3 +31,27 @@ export function button(text, attributes, onClick) {
 export function tell(element, what, detail) {
   element.dispatchEvent(new CustomEvent(what, { bubbles: true, detail }));
 }
+
+/** Copy a text; returns whether that worked. */
+export async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Browsers offer the clipboard only to pages from https and localhost; `execCommand` works elsewhere.
+    const area = make("textarea", { class: "unseen", "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}
+
+/** Let the browser save a text as a file. */
+export function saved(name, text, type) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  make("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}

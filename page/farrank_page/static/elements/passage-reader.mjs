@@ -13,10 +13,13 @@ const CONTEXT_PX = 72;
 const QUIET_FRAMES = 6;
 const MAX_FRAMES = 40;
 
-/** Emits `passage` `{side, index, chunk}`, `close`, and `neighbour` `{by}` for the document above or below. */
+/**
+ * Emits `passage` `{index, chunk}`, `close`, `neighbour` `{by}` for the document above or below, and `whole` if the
+ * reader wants the rest of the document to be read by the ranker.
+ */
 export class PassageReader extends HTMLElement {
   #document = null;
-  #side = "";
+  #range = null;
   #chunk = -1;
   #spans = [];
   #strips = [];
@@ -40,9 +43,13 @@ export class PassageReader extends HTMLElement {
     return this.#document !== null;
   }
 
-  /** Open a document at one of its chunks. `rank` is its rank in the answer. */
-  show({ side, document, range, chunk, rank }) {
-    if (this.#document !== document || this.#side !== side) this.#open(side, document, range, rank);
+  /**
+   * Open a document at one of its chunks. `document.text` is null until it is fetched; then `show` is called again.
+   *
+   * `rank` is its rank in the answer, `note` a line for the reader, empty if there is none.
+   */
+  show({ document, range, chunk, rank, note = "" }) {
+    if (this.#document !== document) this.#open(document, range, rank, note);
     this.#at(chunk);
   }
 
@@ -69,9 +76,10 @@ export class PassageReader extends HTMLElement {
     return true;
   }
 
-  #open(side, document, range, rank) {
+  #open(document, range, rank, note) {
+    const hadFocus = this.#text?.contains(this.ownerDocument.activeElement);
     this.#document = document;
-    this.#side = side;
+    this.#range = range;
     this.hidden = false;
     this.#where = make("p", { class: "where", "aria-live": "polite" });
     this.#text = make("div", { class: "text", tabindex: "0", role: "document", "aria-label": `Text of ${document.name}` });
@@ -83,33 +91,31 @@ export class PassageReader extends HTMLElement {
       enlarged.show(document, range, document.read);
       this.#strips.push(enlarged);
     }
+    const isPartial = document.chunksRead < document.chunksInAll && document.charactersCut === 0 && !document.pending;
+    const facts = [`rank ${rank}`, `score ${score(document.score)}`, `${whole(document.length)} characters`, readOf(document), unread(document), note];
     this.replaceChildren(
       make(
-        "header",
-        {},
+        "div",
+        { class: "head" },
         make(
           "div",
           { class: "title" },
-          make("h2", { title: document.name }, document.name),
+          make("h2", { id: "reader-title", title: document.name }, document.name),
           button("Close", { class: "close", "aria-keyshortcuts": "Escape" }, () => tell(this, "close")),
         ),
-        make(
-          "p",
-          { class: "facts" },
-          `rank ${rank} · score ${score(document.score)} · ${whole(document.length)} characters · ${readOf(document)}`,
-          unread(document) ? ` · ${unread(document)}` : "",
-        ),
+        make("p", { class: "facts" }, facts.filter((each) => each !== "").join(" · ")),
         whole_,
         enlarged && make("p", { class: "enlarged" }, "The part that was read, enlarged"),
         enlarged,
-        this.#steps(),
+        this.#steps(isPartial),
       ),
       this.#text,
     );
-    this.#write(document, range);
+    this.#write();
+    if (hadFocus) this.focusText();
   }
 
-  #steps() {
+  #steps(isPartial) {
     const none = this.#document.chunks.length === 0;
     const step = (text, key, name) =>
       button(text, { "aria-keyshortcuts": key, disabled: none, title: `${name} (${key})` }, () => this.key(key));
@@ -120,37 +126,35 @@ export class PassageReader extends HTMLElement {
       step("‹ Previous", "p", "the passage before"),
       step("Deciding", "d", "the passage that decided"),
       step("Next ›", "n", "the passage after"),
+      isPartial ? button("Read this document whole", { class: "whole" }, () => tell(this, "whole")) : null,
     );
   }
 
-  #write(document, range) {
-    this.#spans = document.chunks.map(() => []);
-    if (document.text === null || document.text === "") {
-      const why = document.text === null ? "The answer came without the text." : "The document is empty.";
+  #write() {
+    const { text, chunks } = this.#document;
+    this.#spans = chunks.map(() => []);
+    if (text === null || text === "") {
+      const why = text === null ? "Fetching the text…" : "The document is empty.";
       this.#text.replaceChildren(make("p", { class: "nothing" }, why));
       return;
     }
-    this.#text.replaceChildren(
-      ...blocks(document).map((runs) =>
-        make(
-          "div",
-          { class: "block" },
-          ...runs.map(({ start, end, chunks, read }) => {
-            const words = document.text.slice(start, end);
-            if (chunks.length === 0) return read ? words : make("span", { class: "unread" }, words);
-            const strongest = Math.max(...chunks.map((chunk) => document.chunks[chunk].score));
-            const span = make("span", { class: `run step-${stepOf(strongest, range)}` }, words);
-            for (const chunk of chunks) this.#spans[chunk].push(span);
-            return span;
-          }),
-        ),
-      ),
-    );
+    const shown = ({ start, end, chunks: its, read, sentence, blank }) => {
+      const words = text.slice(start, end);
+      if (blank) return words;
+      if (its.length === 0) return read ? words : make("span", { class: "unread" }, words);
+      const strongest = Math.max(...its.map((chunk) => chunks[chunk].score));
+      const kind = sentence < 0 ? "" : sentence === 0 ? " picked first" : " picked";
+      const span = make("span", { class: `run step-${stepOf(strongest, this.#range)}${kind}` }, words);
+      for (const chunk of its) this.#spans[chunk].push(span);
+      return span;
+    };
+    const block = ({ code, runs }) => make("div", { class: code ? "block code" : "block" }, ...runs.map(shown));
+    this.#text.replaceChildren(...blocks(this.#document).map(block));
   }
 
   #go(chunk) {
     if (chunk < 0 || chunk >= this.#document.chunks.length) return;
-    tell(this, "passage", { side: this.#side, index: this.#document.index, chunk });
+    tell(this, "passage", { index: this.#document.index, chunk });
   }
 
   #at(chunk) {
@@ -165,7 +169,8 @@ export class PassageReader extends HTMLElement {
     for (const each of this.#strips) each.select(chunk);
     const there = this.#document.chunks[chunk];
     this.#where.textContent = there ? passage(this.#document, chunk) : "no passage";
-    if (spans.length > 0) this.#scrollTo(spans[0]);
+    const target = spans.find((span) => span.classList.contains("first")) ?? spans[0];
+    if (target) this.#scrollTo(target);
     else this.#text.scrollTop = 0;
   }
 

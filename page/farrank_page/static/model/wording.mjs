@@ -66,12 +66,12 @@ export function readOf({ chunksRead, chunksInAll }) {
   return `read ${whole(chunksRead)} of ${counted(chunksInAll, "chunk")}`;
 }
 
-/** `Read 40 of 812 chunks in 1 round.`, of an answer. */
+/** `all 812 chunks read`, or `40 of 812 chunks read in 1 round`, of an answer. */
 export function readInAll(answer) {
+  const ended = answer.endedEarly ? "; time or a failure ended the call before its last round" : "";
+  if (answer.chunksRead >= answer.chunksInAll) return `${answer.chunksInAll > 1 ? "all " : ""}${counted(answer.chunksInAll, "chunk")} read${ended}`;
   const rounds = answer.rounds > 0 ? ` in ${counted(answer.rounds, "round")}` : "";
-  const ended = answer.endedEarly ? " Time or a failure ended the call before its last round." : "";
-  const read = readOf(answer);
-  return `${read[0].toUpperCase()}${read.slice(1)}${rounds}.${ended}`;
+  return `${whole(answer.chunksRead)} of ${counted(answer.chunksInAll, "chunk")} read${rounds}${ended}`;
 }
 
 /** How the chunks of a document were read, in words. */
@@ -112,4 +112,40 @@ const HEADLINES = {
 /** A headline for an error; the server's message is shown below it. */
 export function headline(code) {
   return HEADLINES[code] ?? "The call failed";
+}
+
+const TEMPORARY = ["resource_exhausted", "deadline_exceeded", "unavailable", "unreachable", "unreadable", "internal"];
+
+/** Whether the same call may succeed later. */
+export function isTemporary(code) {
+  return TEMPORARY.includes(code);
+}
+
+const CONTROLS = {
+  query: "Question",
+  index: "Index",
+  k: "Candidates",
+  documents: "Your documents",
+  request: "Your documents",
+  "options.ranker": "Ranker",
+  "options.depth": "Depth",
+  "options.evidence_documents": "Candidates",
+};
+
+/** A message of the server with the name of the page's control in place of the contract's field. */
+export function inThePagesWords(message) {
+  const [, field, rest] = /^([a-z_.]+)(?:\[\d+\])?[a-z_.]*: (.*)$/su.exec(message) ?? [];
+  const control = CONTROLS[field] ?? CONTROLS[field?.split(".").slice(0, 2).join(".")];
+  return control ? `${control}: ${rest}` : message;
+}
+
+/** A difference with its sign, and enough digits for measures. */
+export function signed(value, digits = 3) {
+  const text = Math.abs(value).toFixed(digits);
+  return Number(text) === 0 ? text : `${value < 0 ? "−" : "+"}${text}`;
+}
+
+/** A measure between 0 and 1. */
+export function measure(value) {
+  return value.toFixed(3);
 }

@@ -1,0 +1,42 @@
+// Tells what went wrong, in the page's words, and what helps.
+
+import { button, make } from "./elements/make.mjs";
+import { duration, headline, inThePagesWords, isTemporary } from "./model/wording.mjs";
+import { CallError, showKey } from "./service.mjs";
+
+const place = document.getElementById("problem");
+
+/** Show a failed call. `again` repeats it, where that can help. Other errors are thrown on. */
+export function showProblem(error, again) {
+  if (!(error instanceof CallError)) throw error;
+  const wait = error.retryAfterMs === null ? null : `Ask again in ${duration(error.retryAfterMs)}, it says.`;
+  const helps = error.code === "unauthenticated" ? keyForm(again) : isTemporary(error.code) ? button("Try again", {}, again) : null;
+  show(headline(error.code), inThePagesWords(error.message), wait && make("p", {}, wait), helps);
+}
+
+/** Show a problem of the page's own. */
+export function showNotice(title, text) {
+  show(title, text);
+}
+
+export function hideProblem() {
+  place.hidden = true;
+  place.replaceChildren();
+}
+
+function show(title, text, ...more) {
+  place.replaceChildren(make("div", {}, make("h2", {}, title), make("p", { class: "said" }, text), ...more));
+  place.hidden = false;
+}
+
+/** A form for the API key that the server requires. */
+function keyForm(again) {
+  const field = make("input", { type: "password", "aria-label": "API key", autocomplete: "off", spellcheck: "false" });
+  const shown = make("form", {}, field, " ", make("button", { type: "submit" }, "Use this key"));
+  shown.addEventListener("submit", (event) => {
+    event.preventDefault();
+    showKey(field.value.trim());
+    again();
+  });
+  return shown;
+}

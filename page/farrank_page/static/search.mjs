@@ -1,0 +1,308 @@
+// One question: calls the server round by round, and shows the answer so far, its documents and its figures.
+
+import "./elements/call-figures.mjs";
+import "./elements/code-panel.mjs";
+import "./elements/passage-reader.mjs";
+import "./elements/ranking-list.mjs";
+import { readAnswer } from "./model/answer.mjs";
+import { compare, compareWithFirstStage, moves } from "./model/comparison.mjs";
+import { ndcg } from "./model/measures.mjs";
+import { requestOf, sent } from "./model/requests.mjs";
+import { answers, wantsRounds } from "./model/rounds.mjs";
+import { ranges } from "./model/strip.mjs";
+import { counted, duration, measure, readInAll, score, whole } from "./model/wording.mjs";
+import { hideProblem, showProblem } from "./problem.mjs";
+import { call, textOf } from "./service.mjs";
+import { legend, showSnippets, tools } from "./answer-details.mjs";
+
+const at = (id) => document.getElementById(id);
+const list = document.querySelector("ranking-list");
+const reader = document.querySelector("passage-reader");
+
+const TICK_MS = 100;
+// Below this width the reader covers the page.
+const COVERS = matchMedia("(max-width: 67.99rem)");
+
+export class Search {
+  #catalog = {};
+  #sets = [];
+  #asked;
+  #brought = null;
+  /** The answers: side `a`, and `b` if two rankers are compared, `{ranker, raw, waitedMs, answer, request, method}`. */
+  #came = {};
+  #order = "a";
+  #running = new AbortController();
+  #fetching = new AbortController();
+  #place = null;
+  #ticking = 0;
+
+  /** `onPlace(document, chunk)` is called when another passage opens, or none (null). */
+  constructor(onPlace) {
+    this.onPlace = onPlace;
+    list.addEventListener("order", ({ detail }) => this.#showOrder(detail.key, true));
+    list.addEventListener("above", () => at("query").focus());
+    list.addEventListener("passage", ({ detail }) => this.#open(detail.index, detail.chunk, true));
+    reader.addEventListener("passage", ({ detail }) => this.#open(detail.index, detail.chunk, false));
+    reader.addEventListener("close", () => this.#close());
+    reader.addEventListener("neighbour", ({ detail }) => this.#openNeighbour(detail.by));
+    reader.addEventListener("whole", () => this.#readWhole());
+    at("cancel").addEventListener("click", () => this.#running.abort());
+    COVERS.addEventListener("change", () => this.#cover());
+  }
+
+  /** Take the server's rankers and indexes, and its judged questions. */
+  take(catalog, sets) {
+    this.#catalog = catalog;
+    this.#sets = sets;
+  }
+
+  /** The place in the ranking that the address names, after the browser went back or forward. */
+  showPlace({ document, chunk }) {
+    if (document !== null && this.#shown()?.documents.some(({ index }) => index === document)) this.#open(document, chunk, false);
+    else if (reader.isOpen) this.#close();
+  }
+
+  get hasAnswer() {
+    return this.#came.a !== undefined;
+  }
+
+  /** Ask one ranker after the other: parallel calls would slow each other down. `documents` are the user's own. */
+  async ask(asked, documents) {
+    this.clear();
+    const controller = new AbortController();
+    this.#running = controller;
+    this.#asked = asked;
+    this.#brought = asked.source === "own" ? documents : null;
+    document.title = `${asked.query} – Farrank`;
+    const sides = asked.b === "" ? [["a", asked.a]] : [["a", asked.a], ["b", asked.b]];
+    try {
+      for (const [side, ranker] of sides) await this.#askOne(side, ranker, controller.signal);
+      this.showPlace(asked);
+    } catch (error) {
+      if (controller !== this.#running) return;
+      if (error.name !== "AbortError") showProblem(error, () => this.ask(asked, documents));
+      else at("status").textContent = this.hasAnswer ? "Cancelled: the documents below are read in part." : "Cancelled; the server no longer works on it.";
+    } finally {
+      if (controller === this.#running) this.#endProgress();
+    }
+  }
+
+  /** Show nothing, and stop what runs. */
+  clear() {
+    this.#running.abort();
+    this.#fetching.abort();
+    this.#running = new AbortController();
+    this.#came = {};
+    this.#order = "a";
+    if (reader.isOpen) this.#close(false);
+    this.#endProgress();
+    at("answer").hidden = true;
+    at("status").textContent = "";
+    hideProblem();
+  }
+
+  /** Do the action of a key in the reader or the list; returns whether it has one. */
+  key(event) {
+    if (!reader.isOpen || event.target.closest("input, textarea, select")) return false;
+    return (event.key === "Escape" || reader.contains(event.target)) && reader.key(event.key);
+  }
+
+  focusFirst() {
+    if (this.hasAnswer) list.focusRow();
+  }
+
+  async #askOne(side, name, signal) {
+    const asked = this.#asked;
+    const ranker = this.#catalog.rankers?.find((each) => each.name === name) ?? this.#catalog.rankers?.[0];
+    const index = this.#catalog.indexes?.find((each) => each.name === asked.index) ?? this.#catalog.indexes?.[0];
+    const most = this.#brought ? this.#brought.length : (asked.k ?? index?.defaultK);
+    const plan = { asked, ranker: name, documents: this.#brought, most, inRounds: wantsRounds(asked, ranker, index, this.#brought) };
+    const began = performance.now();
+    const progress = { name: ranker?.name ?? "", began, read: 0, inAll: 0 };
+    this.#showProgress(progress);
+    for await (const { raw, waitedMs, pending, chunksRead, chunksInAll } of answers(plan, (method, request) => call(method, request, signal))) {
+      Object.assign(progress, { read: chunksRead, inAll: chunksInAll });
+      const answer = readAnswer(raw, { brought: this.#brought, pending });
+      this.#came = { ...this.#came, [side]: { ranker: name, raw, waitedMs, answer, ...requestOf(asked, name, this.#brought, most) } };
+      this.#order = side;
+      this.#show();
+      if (pending.size > 0) this.#showProgress(progress);
+    }
+    this.#endProgress();
+  }
+
+  /** Show that a call runs and for how long, and the share of the chunks that is read, once their number is known. */
+  #showProgress(progress) {
+    const bar = at("progress").querySelector("progress");
+    const show = () => {
+      const seconds = ((performance.now() - progress.began) / 1000).toFixed(1);
+      const share = progress.inAll > 0 ? `read ${whole(progress.read)} of ${counted(progress.inAll, "chunk")}, ` : "";
+      at("elapsed").textContent = `${progress.name}: ${share}${seconds} s`;
+      if (progress.inAll > 0) [bar.max, bar.value] = [progress.inAll, progress.read];
+      else bar.removeAttribute("value");
+    };
+    clearInterval(this.#ticking);
+    this.#ticking = setInterval(show, TICK_MS);
+    show();
+    at("progress").hidden = false;
+  }
+
+  #endProgress() {
+    clearInterval(this.#ticking);
+    at("progress").hidden = true;
+  }
+
+  #shown() {
+    return (this.#came[this.#order] ?? this.#came.a)?.answer;
+  }
+
+  #show() {
+    const { a, b } = this.#came;
+    const found = a.answer.documents.length;
+    at("answer").hidden = found === 0;
+    if (found === 0) {
+      const where = a.answer.index || "the index";
+      at("status").textContent = `Nothing in ${where} has a word of this question. Other words may find something.`;
+      return;
+    }
+    this.#showStatus();
+    this.#showOrder(this.#order, false);
+    const first = this.#brought ? "the order given" : "the first stage’s order";
+    const alike = b
+      ? { title: `${named(a)} and ${named(b)}`, ...compare(a.answer, b.answer) }
+      : { title: `${named(a)} and ${first}`, ...compareWithFirstStage(a.answer) };
+    document.querySelector("call-figures").show(
+      [a, b].filter(Boolean).map((each) => ({ title: `Time of ${named(each)}`, ...each })),
+      alike,
+    );
+    legend(at("legend"), [a, b].filter(Boolean).map(({ answer }) => answer));
+    tools(at("tools"), this.#asked, this.#came[this.#order] ?? a);
+    showSnippets(document.querySelector("code-panel"), this.#asked, a, this.#brought);
+  }
+
+  #showStatus() {
+    const { a, b } = this.#came;
+    const sides = [a, b].filter(Boolean);
+    const isOver = (side) => !side.answer.documents.some(({ pending }) => pending);
+    const said = sides.map((side) => `${sides.length > 1 ? `${named(side)}: ` : ""}${isOver(side) ? `${duration(side.waitedMs)}, ${readInAll(side.answer)}` : "still reading"}`);
+    const cut = a.answer.queryTokensCut > 0 ? ` ${counted(a.answer.queryTokensCut, "token")} of the question were not read.` : "";
+    const grades = this.#grades();
+    const quality = grades ? `. nDCG@10 ${sides.map((side) => measure(ndcg(side.answer.documents.map(({ id }) => id), grades))).join(" and ")}` : "";
+    const more = [];
+    if (sides.some(({ answer }) => answer.documents.some((each) => each.chunksOnlyScored > 0))) {
+      const all = document.createElement("button");
+      all.type = "button";
+      all.textContent = "Read all of them whole";
+      all.addEventListener("click", () => this.onAsk({ ...this.#asked, depth: "all" }));
+      more.push(" ", all);
+    }
+    at("status").replaceChildren(`${counted(a.answer.documents.length, "document")} in ${said.join("; ")}${quality}.${cut}`, ...more);
+  }
+
+  /** The grades of this question, if it is judged; otherwise null. */
+  #grades() {
+    const set = this.#sets.find(({ index }) => index === this.#came.a.answer.index);
+    return set?.questions.find(({ text }) => text === this.#asked.query)?.grades ?? null;
+  }
+
+  #showOrder(key, isChosen) {
+    const { a, b } = this.#came;
+    this.#order = key;
+    const [side, other] = key === "b" ? [b, a] : [a, b && key === "a" ? b : null];
+    const firstTitle = this.#brought ? "As given" : "First stage";
+    const orders = [
+      { key: "first", title: firstTitle },
+      { key: "a", title: named(a) },
+      ...(b ? [{ key: "b", title: named(b) }] : []),
+    ];
+    const byFirst = [...a.answer.documents].sort((one, next) => one.index - next.index);
+    const indexes = (documents) => documents.map(({ index }) => index);
+    const documents = key === "first" ? byFirst : side.answer.documents;
+    const before = key === "first" ? "" : key === "b" || (b && other) ? named(other) : this.#brought ? "the order given" : "the first stage";
+    const earlier = key === "first" ? indexes(documents) : other ? indexes(other.answer.documents) : indexes(byFirst);
+    const { answer } = side;
+    const rangeOf = ranges(answer.evidence, answer.documents);
+    const movesOf = moves(earlier, indexes(documents));
+    const shownRounds = answer.rounds > 1;
+    list.show({ key, orders, documents, moves: movesOf, before, rangeOf, question: this.#asked.query, grades: this.#grades(), shownRounds });
+    if (isChosen) {
+      list.querySelector(`.order[aria-pressed="true"]`).focus();
+      tools(at("tools"), this.#asked, side);
+    }
+  }
+
+  /** Open a document at a chunk; without one, at the chunk that decided. */
+  async #open(index, chunk, takesFocus) {
+    const answer = this.#shown();
+    const found = answer.documents.find((each) => each.index === index);
+    const at_ = chunk ?? Math.max(0, found.leadChunk);
+    this.#place = index;
+    const range = ranges(answer.evidence, answer.documents)(found);
+    const show = (document_) => reader.show({ document: document_, range, chunk: at_, rank: found.rank, note: found.note });
+    document.body.classList.add("reading");
+    show(found);
+    list.select(index);
+    this.#cover();
+    this.onPlace(index, at_);
+    if (takesFocus) reader.focusText();
+    // The text of another document may still be on its way.
+    this.#fetching.abort();
+    if (found.text !== null) return;
+    const controller = new AbortController();
+    this.#fetching = controller;
+    try {
+      found.text = await textOf(this.#asked.query, answer.index, found.id, this.#asked.a, controller.signal);
+      if (this.#fetching === controller && reader.isOpen) show({ ...found });
+    } catch (error) {
+      if (error.name !== "AbortError") showProblem(error, () => this.#open(index, chunk, true));
+    }
+  }
+
+  #openNeighbour(by) {
+    const { documents } = this.#shown();
+    const next = documents[documents.findIndex(({ index }) => index === this.#place) + by];
+    if (next) this.#open(next.index, null, true);
+  }
+
+  /** Let the ranker read the open document whole. Its rank stays: only scores of one call compare. */
+  async #readWhole() {
+    const side = this.#came[this.#order] ?? this.#came.a;
+    const found = side.answer.documents.find(({ index }) => index === this.#place);
+    const one = sent(this.#brought?.[found.index] ?? { id: found.id, index: side.answer.index });
+    const options = { ...side.request.options, depth: { mode: "DEPTH_MODE_ALL" } };
+    delete options.evidenceDocuments;
+    try {
+      const { answer: raw } = await call("Rerank", { query: this.#asked.query, documents: [one], options }, this.#running.signal);
+      const [read] = readAnswer(raw, { brought: this.#brought && [this.#brought[found.index]] }).documents;
+      const { index, rank, firstRank, firstStageScore, name, text, round } = found;
+      const note = `score ${score(read.score)} when read whole`;
+      const merged = { ...read, index, rank, firstRank, firstStageScore, name, text, round, score: found.score, note };
+      side.answer.documents.splice(side.answer.documents.indexOf(found), 1, merged);
+      this.#showOrder(this.#order, false);
+      this.#open(index, null, true);
+    } catch (error) {
+      if (error.name !== "AbortError") showProblem(error, () => this.#readWhole());
+    }
+  }
+
+  #close(givesFocus = true) {
+    this.#fetching.abort();
+    reader.close();
+    document.body.classList.remove("reading");
+    this.#cover();
+    list.select(-1);
+    this.onPlace(null, null);
+    if (givesFocus && this.#place !== null) list.focusRow(this.#place);
+  }
+
+  /** While the reader covers the page, nothing below it takes the focus. */
+  #cover() {
+    const covers = reader.isOpen && COVERS.matches;
+    for (const each of document.querySelectorAll("main, header.top, footer, a.skip")) each.inert = covers;
+    reader.setAttribute("role", covers ? "dialog" : "complementary");
+    if (covers) reader.setAttribute("aria-modal", "true");
+    else reader.removeAttribute("aria-modal");
+  }
+}
+
+const named = (side) => side.answer.ranker.name;
