@@ -19,8 +19,10 @@ def dockerfile() -> Dockerfile:
 
 
 @pytest.fixture(scope="session")
-def readme() -> list[Block]:
-    return blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+def guide() -> list[Block]:
+    """The examples of the README, and of the pages on calling and serving that continue it."""
+    pages = (ROOT / "README.md", ROOT / "docs" / "calling.md", ROOT / "docs" / "serving.md")
+    return [block for page in pages for block in blocks(page.read_text(encoding="utf-8"))]
 
 
 @pytest.fixture(scope="session")
@@ -33,26 +35,26 @@ def five_lines() -> list[list[str]]:
 
 
 @pytest.fixture(scope="session")
-def commands(readme: list[Block]) -> list[list[str]]:
-    return [words for block in readme if block.language == "bash" for words in block.commands()]
+def commands(guide: list[Block]) -> list[list[str]]:
+    return [words for block in guide if block.language == "bash" for words in block.commands()]
 
 
 @pytest.fixture(scope="session")
 def server(
-    readme: list[Block],
+    guide: list[Block],
     commands: list[list[str]],
     tiny_rankers: dict[str, Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SpawnedServer]:
     """The README's own collection, indexed and served by the README's own commands."""
     folder = tmp_path_factory.mktemp("readme")
-    (folder / "collection.jsonl").write_text(next(block.text for block in readme if block.language == "json"))
+    (folder / "collection.jsonl").write_text(next(block.text for block in guide if block.language == "json"))
     (folder / "models").mkdir()
     (folder / "models" / "my-reranker").symlink_to(tiny_rankers["maxp"])
     index = next(words for words in commands if words[:2] == ["farrank", "index"])
     serve = next(words for words in commands if words[:2] == ["farrank", "serve"])
     # Later settings win: a tiny ranker replaces the embedded one.
-    tiny = ["--ranker", f"minilm={tiny_rankers['biencoder']}", "--log-level", "warning"]
+    tiny = ["--ranker", f"minilm={tiny_rankers['biencoder']}", "--log-level", "warning", "--http-port", "0"]
     with contextlib.chdir(folder):
         assert main(index[1:]) == 0
         with spawned_server([*serve[2:], *tiny]) as spawned:

@@ -1,4 +1,4 @@
-"""The README's examples describe the project."""
+"""The examples of the README, and of the pages that continue it, describe the project."""
 
 from __future__ import annotations
 
@@ -35,8 +35,12 @@ def run(command: list[str]) -> str:
     return done.stdout
 
 
-def test_python_examples_run(readme: list[Block], server: SpawnedServer) -> None:
-    examples = [block.text for block in readme if block.language == "python"]
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+def test_python_examples_run(guide: list[Block], server: SpawnedServer) -> None:
+    examples = [block.text for block in guide if block.language == "python"]
     assert len(examples) >= 2
     for example in examples:
         assert ADDRESS in example
@@ -81,10 +85,10 @@ def farrank_lines(commands: Iterable[list[str]]) -> Iterable[tuple[dict[str, str
 
 
 def test_every_farrank_command_is_one_and_its_configuration_holds(
-    readme: list[Block], commands: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guide: list[Block], commands: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "farrank.yaml").write_text(next(block.text for block in readme if block.language == "yaml"))
+    (tmp_path / "farrank.yaml").write_text(next(block.text for block in guide if block.language == "yaml"))
     lines = list(farrank_lines(commands))
     assert len(lines) > 8
     for variables, (name, *arguments) in lines:
@@ -125,7 +129,8 @@ def test_images_are_the_dockerfiles_targets(commands: list[list[str]]) -> None:
 
 
 def test_limits_and_their_defaults_are_the_configurations() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", README, re.MULTILINE))
+    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", page, re.MULTILINE))
     defaults = {each.name: each.default for each in dataclasses.fields(LimitsConfig)}
     assert {name: float(value.replace(",", "")) for name, value in rows.items()} == defaults
 
