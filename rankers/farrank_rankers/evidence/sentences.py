@@ -10,7 +10,8 @@ Blocks. The end of a line ends a block, unless the next line continues it. It do
 - the next line does not open an item: it has no bullet, number, prompt (`>>>`, `$`), table bar or decorator;
 - the line was wrapped: the next line's first word would not have fit into the longest line of the paragraph,
   and that has at least 40 characters. So prose that an editor wrapped is joined, and code, verse, lists and
-  tables have bounds at line ends;
+  tables have bounds at line ends. A line of five or more plain words is prose, too, however ragged it was
+  wrapped by hand: a small letter continues it;
 - the line does not end like code, in `{`, `}`, `;`, a bar or a backslash, and is not between ``` fences.
 
 Bounds that are dropped: after a common abbreviation, an initial, or a number of one or two digits with a
@@ -41,6 +42,8 @@ _ITEM = re.compile(
 )
 _ENDS_LIKE_CODE = ("{", "}", ";", "\\", "|")
 _FENCE = "```"
+_PLAIN_WORD = r"[\"'“‘(]?[^\W\d_]+(?:[-'’/][^\W\d_]+)*[,\"'”’)]?"
+_PLAIN_WORDS = re.compile(rf"{_PLAIN_WORD}(?: +{_PLAIN_WORD}){{4,}}")
 
 # Words whose period seldom ends a sentence, though a capital or a digit may follow. ICU has such lists for
 # single languages only, short ones.
@@ -133,6 +136,8 @@ def _continues(
     deeper = opened is not None and before is first and len(own_margin) > len(margin)
     if (own_margin != margin and not deeper) or _ITEM.match(words) or content.endswith(_ENDS_LIKE_CODE):
         return False
+    if words[0].islower() and _PLAIN_WORDS.fullmatch(content, inner - start):
+        return True
     word = _SPACE.split(words, maxsplit=1)[0]
     # A language without spaces is wrapped at any character.
     needed = 1 if len(word) > longest // 2 else 1 + len(word)

@@ -86,6 +86,25 @@ def test_wrapped_prose_is_joined_and_keeps_its_characters() -> None:
     ]
 
 
+def test_ragged_prose_is_joined_and_code_beside_it_is_not() -> None:
+    text = (
+        " |      Parse the line into a command name and a string containing\n"
+        " |      the arguments.  Returns a tuple of three values, of which the last one is the line.\n"
+        " |      raise an_error from another\n"
+        " |      import numbers as n\n"
+        " |      return found, the rest, and all\n"
+        " |      Nothing else\n"
+    )
+    assert cut(text) == [
+        "Parse the line into a command name and a string containing\n |      the arguments.",
+        "Returns a tuple of three values, of which the last one is the line.",
+        "raise an_error from another",
+        "import numbers as n",
+        "return found, the rest, and all",
+        "Nothing else",
+    ]
+
+
 def test_items_of_lists_are_apart() -> None:
     text = (
         "Take these:\n- the first\n- the second, which is wrapped at about sixty columns, and\n"
