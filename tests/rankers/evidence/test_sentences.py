@@ -89,7 +89,7 @@ def test_wrapped_prose_is_joined_and_keeps_its_characters() -> None:
 def test_ragged_prose_is_joined_and_code_beside_it_is_not() -> None:
     text = (
         " |      Parse the line into a command name and a string containing\n"
-        " |      the arguments.  Returns a tuple of three values, of which the last one is the line.\n"
+        " |      the arguments.  Returns a tuple of three values.\n"
         " |      raise an_error from another\n"
         " |      import numbers as n\n"
         " |      return found, the rest, and all\n"
@@ -97,7 +97,7 @@ def test_ragged_prose_is_joined_and_code_beside_it_is_not() -> None:
     )
     assert cut(text) == [
         "Parse the line into a command name and a string containing\n |      the arguments.",
-        "Returns a tuple of three values, of which the last one is the line.",
+        "Returns a tuple of three values.",
         "raise an_error from another",
         "import numbers as n",
         "return found, the rest, and all",
