@@ -22,7 +22,8 @@ from farrank_training.training_run import train
 from support.training_groups import Groups, triples, validation, without_dropout
 
 STEP = TrainingConfig(accumulation=4, checkpoint_every=1000)
-# Two batches of three groups for each of two processes.
+# Batches of three groups for each of two processes. The third one has two groups, and the fourth has none.
+UNEVEN = 8
 CONTRASTIVE = TrainingConfig(loss="contrastive", batch_size=3, accumulation=4, checkpoint_every=1000)
 RUN = TrainingConfig(
     accumulation=4, batch_size=2, epochs=2, validate_every=1, learning_rate=1e-2, backbone_learning_rate=1e-3
@@ -40,12 +41,13 @@ class Gradients(TrainerCallback):  # type: ignore[misc]  # untyped
         self.found = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
 
 
-def step(artifact: Path, folder: Path, config: TrainingConfig = STEP) -> dict[str, torch.Tensor]:
-    """Make one step of all its groups. Returns its gradients."""
+def step(
+    artifact: Path, folder: Path, config: TrainingConfig = STEP, groups: int = 4
+) -> dict[str, torch.Tensor]:
+    """Make one step of all groups. Returns its gradients."""
     seen = Gradients()
     ranker = without_dropout(open_ranker(artifact))
-    groups = Groups(triples(config.batch_size * config.accumulation))
-    RankingTrainer(ranker, groups, config, folder, cpu=True, callbacks=[seen]).train_on()
+    RankingTrainer(ranker, Groups(triples(groups)), config, folder, cpu=True, callbacks=[seen]).train_on()
     return seen.found
 
 
@@ -66,7 +68,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     artifact, multi_vector, folder = map(Path, sys.argv[1:])
     gradients = step(artifact, folder / "step")
-    contrastive = step(multi_vector, folder / "contrastive", CONTRASTIVE)
+    contrastive = step(multi_vector, folder / "contrastive", CONTRASTIVE, UNEVEN)
     if torch.distributed.get_rank() == 0:
         save_file(gradients, folder / "gradients.safetensors")
         save_file(contrastive, folder / "contrastive.safetensors")

@@ -85,6 +85,14 @@ def test_queries_that_meet_all_documents_are_read_once(tiny_backbone: Path) -> N
     assert Collator(collator.reader)(GROUPS)["competing"] is None
 
 
+def test_a_group_that_does_not_count_is_left_out_of_a_batch_with_others(tiny_backbone: Path) -> None:
+    collator = Collator(make("biencoder", tiny_backbone).reader, crossed=True)
+    filling = replace(GROUPS[1], counted=False)
+    batch, alone = collator([GROUPS[0], filling, filling]), collator([filling, filling])
+    assert (batch["counted"], batch["sizes"]) == (1, [2])
+    assert (alone["counted"], alone["sizes"]) == (0, [2])
+
+
 def test_a_known_relevant_document_does_not_compete() -> None:
     groups = [
         Group("1", "one", ("a", "x"), keys=(1, 9), relevant=frozenset({1, 2})),

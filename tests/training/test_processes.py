@@ -54,10 +54,11 @@ def test_two_processes_take_the_step_of_one(artifact: Path, together: Path, tmp_
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
 
 
-def test_negatives_of_a_batch_do_not_depend_on_the_processes(
+def test_uneven_batches_and_their_negatives_do_not_depend_on_the_processes(
     multi_vector: Path, together: Path, tmp_path: Path
 ) -> None:
-    expected = trained_together.step(multi_vector, tmp_path, trained_together.CONTRASTIVE)
+    config, groups = trained_together.CONTRASTIVE, trained_together.UNEVEN
+    expected = trained_together.step(multi_vector, tmp_path, config, groups)
     found = load_file(together / "contrastive.safetensors")
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():

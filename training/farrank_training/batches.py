@@ -18,7 +18,7 @@ from farrank_training.groups import Group
 
 
 class TrainingBatch(TypedDict):
-    """B groups of D documents in P encoder inputs.
+    """B groups of D documents in P encoder inputs, of which `counted` ones count in the loss: all or none.
 
     Shapes: batch (P, L) each, D counts whose sum is P; query (D, L) each, (1, L) if there is one group,
     (B, L) if all queries meet all documents, None in a plan of pairs; B sizes whose sum is D; teacher
@@ -30,6 +30,7 @@ class TrainingBatch(TypedDict):
     counts: list[int]
     query: tuple[Tensor, ...] | None
     sizes: list[int]
+    counted: int
     teacher: Tensor | None
     competing: Tensor | None
 
@@ -90,11 +91,14 @@ class Collator:
         self.crossed = crossed
 
     def __call__(self, groups: Sequence[Group]) -> TrainingBatch:
-        """Shapes: see `TrainingBatch`.
+        """Leave out groups that do not count, but keep one of them if there are no others.
 
+        Shapes: see `TrainingBatch`.
         Raises: TrainingError if a query holds no token, the groups differ in size, or only some of them have
             a teacher's scores.
         """
+        counted = [group for group in groups if group.counted]
+        groups = counted or groups[:1]
         teacher = _teacher(groups)
         reader, dual = self.reader, self.reader.spec.plan == "dual"
         inputs: list[EncoderInput] = []
@@ -115,6 +119,7 @@ class Collator:
             counts=counts,
             query=self._tensors(queries) if dual else None,
             sizes=[len(group.documents) for group in groups],
+            counted=len(counted),
             teacher=teacher,
             competing=competing_documents(groups) if self.crossed else None,
         )

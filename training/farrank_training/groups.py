@@ -12,7 +12,8 @@ class Group:
     `teacher` holds another model's scores of the documents, for MarginMSE and KL. `query_id` serves messages
     and random draws; in files without ids it is the line's number. `epoch` serves draws made when the group
     is read. `keys` name the documents among those of all groups, by default by their texts, and `relevant`
-    has the keys of all documents that are known to be relevant to the query.
+    has the keys of all documents that are known to be relevant to the query. A group that is not `counted`
+    fills up a batch, and has no part in the loss.
     """
 
     query_id: str
@@ -22,6 +23,7 @@ class Group:
     epoch: int = 0
     keys: tuple[Hashable, ...] = ()
     relevant: frozenset[Hashable] = frozenset()
+    counted: bool = True
 
     def __post_init__(self) -> None:
         """Fill in the keys."""

@@ -148,7 +148,8 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         scores = scores.view(groups, -1) * self.config.score_scale  # (B, 1 + n), crossed (B, D)
         if self._crossed:
             scores = own_documents_first(scores, inputs["competing"])
-        loss = self._loss(scores, inputs["teacher"]).sum()
+        # The other processes also wait for the gradients of a batch that does not count: they are 0.
+        loss = self._loss(scores, inputs["teacher"]).sum() * bool(inputs["counted"])
         # DDP averages the processes' gradients, but each process has only its part of the sum.
         shared: Tensor = loss * self.args.world_size / num_items_in_batch
         return shared
@@ -157,11 +158,16 @@ class RankingTrainer(Trainer):  # type: ignore[misc]  # untyped
         """Count the groups of a step over all processes."""
         if not batch_samples:
             return None
-        groups = torch.tensor(sum(len(each["sizes"]) for each in batch_samples), device=device)
+        groups = torch.tensor(sum(each["counted"] for each in batch_samples), device=device)
         return self.accelerator.gather(groups).sum() if self.args.world_size > 1 else groups
 
     def _get_train_sampler(self, train_dataset: Any = None) -> "_Shuffled":
-        return _Shuffled(len(self.train_dataset), self.seed)
+        processes = self.args.world_size
+        return _Shuffled(
+            len(self.train_dataset),
+            self.seed,
+            multiple_of=1 if processes == 1 else processes * self.config.batch_size,
+        )
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Validate; keep the weights if they are the best so far; end training if patience has run out.
@@ -303,7 +309,7 @@ def _arguments(config: TrainingConfig, folder: Path, seed: int, cpu: bool) -> Tr
 
 
 class _Groups(Dataset[Group]):
-    """Groups by epoch and index, the same in every process."""
+    """Groups by epoch and index, the same in every process; −1 is a group that does not count."""
 
     def __init__(self, training_set: TrainingSet) -> None:
         self.training_set = training_set
@@ -313,27 +319,33 @@ class _Groups(Dataset[Group]):
 
     def __getitem__(self, place: tuple[int, int]) -> Group:
         epoch, index = place
-        return replace(self.training_set.group(index, epoch), epoch=epoch)
+        group = self.training_set.group(max(index, 0), epoch)
+        return replace(group, epoch=epoch, counted=index >= 0)
 
 
 class _Shuffled(Sampler[tuple[int, int]]):
-    """Pairs of epoch and index, in an order that depends on the seed and the epoch alone."""
+    """Pairs of epoch and index, in an order that depends on the seed and the epoch alone.
 
-    def __init__(self, count: int, seed: int) -> None:
+    Indices of −1 fill them up to a multiple: accelerate would fill up the processes' last batches with groups
+    of the epoch's beginning, which would count twice.
+    """
+
+    def __init__(self, count: int, seed: int, multiple_of: int = 1) -> None:
         self.count, self.seed, self.epoch = count, seed, 0
+        self.filling = -count % multiple_of
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch; the Trainer calls it."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self.count
+        return self.count + self.filling
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         # A separate generator, so that other draws do not depend on when this order was made.
         order = list(range(self.count))
         Random(f"{self.seed} {self.epoch}").shuffle(order)
-        return iter([(self.epoch, index) for index in order])
+        return iter([(self.epoch, index) for index in order + [-1] * self.filling])
 
 
 class _Flow(TrainerCallback):  # type: ignore[misc]  # untyped

@@ -188,6 +188,7 @@ def _parts(batch: TrainingBatch) -> Iterator[TrainingBatch]:
             counts=some,
             query=batch["query"],
             sizes=[len(some)],
+            counted=batch["counted"],
             teacher=None,
             competing=None,
         )
