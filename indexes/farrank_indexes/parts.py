@@ -46,19 +46,20 @@ class PartWriter:
         self._listed: list[Any] = []
         if self._manifest.is_file():
             there = _read_sealed(self._manifest)
-            self._listed = there["parts"]
+            # The interruption may have come after `finish`.
+            self._listed = [each for each in there["parts"] if each["first"] < first]
             _check_alike(self._manifest, there, self._facts)
         if state is not None:
             _check_alike(self._manifest, state["facts"], self._facts)
         self._folder = store / f"part-{first:012}"
         self.documents = 0 if state is None else int(state["documents"])
-        if state is None:
+        if not self.documents:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder.mkdir(parents=True)
         self._files: dict[str, IO[bytes]] = {}
         for name in names:
             path = self._folder / name
-            if state is not None:
+            if state is not None and self.documents:
                 os.truncate(path, state["sizes"][name])
             self._files[name] = path.open("ab")
 

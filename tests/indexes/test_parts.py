@@ -54,6 +54,21 @@ def test_an_interrupted_part_goes_on_as_it_was_begun(tmp_path: Path) -> None:
     written(part(tmp_path, FACTS, 0, state))
 
 
+@pytest.mark.parametrize("documents", [0, 3])
+def test_a_part_goes_on_from_before_it_was_finished(tmp_path: Path, documents: int) -> None:
+    """A build may be killed while Lucene merges, when its stores are finished."""
+    written(part(tmp_path, FACTS, 0))
+    writer = part(tmp_path, FACTS, 3)
+    writer.write("values", np.arange(documents))
+    writer.documents += documents
+    state = writer.flush()
+    writer.finish("it")
+    written(part(tmp_path, FACTS, 3, state))
+    parts = json.loads((tmp_path / "store.json").read_text())["parts"]
+    assert [(each["first"], each["documents"]) for each in parts] == [(0, 3), (3, documents + 3)]
+    assert parts[1]["files"]["values"]["bytes"] == 8 * (documents + 3)
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"parts": 1}'])
 def test_nothing_is_added_to_a_damaged_store(tmp_path: Path, content: str) -> None:
     (tmp_path / "store.json").write_text(content)
