@@ -5,10 +5,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from farrank_cli.exit_codes import REFUSED, TRY_AGAIN, CommandError, told_in_a_line
 from farrank_cli.flags import flag_group, positive
-from farrank_client import Client, DeadlineExceeded, FarrankError, ResourceExhausted, Tls, Unavailable
+from farrank_client import (
+    AsyncClient,
+    Client,
+    DeadlineExceeded,
+    FarrankError,
+    ResourceExhausted,
+    Tls,
+    Unavailable,
+)
 
 KEY_VARIABLE = "FARRANK_API_KEY"
 # A key has about fifty characters.
@@ -47,16 +56,18 @@ def _key_to_show(args: argparse.Namespace) -> str | None:
     return os.environ.get(KEY_VARIABLE, "").strip() or None
 
 
-@contextmanager
-def connect(args: argparse.Namespace) -> Iterator[Client]:
+AnyClient = TypeVar("AnyClient", Client, AsyncClient)
+
+
+def open_client(args: argparse.Namespace, kind: type[AnyClient]) -> AnyClient:
     """Open the client that the flags describe.
 
-    Raises: CommandError, one line with the server's message, if a call fails.
+    Raises: CommandError.
     """
     named = (args.tls_ca, args.tls_certificate, args.tls_key, args.tls_server_name)
     try:
         with told_in_a_line():
-            client = Client(
+            return kind(
                 args.server,
                 timeout_s=args.timeout_s,
                 tls=Tls(*named) if args.tls or any(named) else None,
@@ -64,7 +75,15 @@ def connect(args: argparse.Namespace) -> Iterator[Client]:
             )
     except ValueError as error:
         raise CommandError(str(error).replace("target: ", "--server: ")) from error
-    with client:
+
+
+@contextmanager
+def connect(args: argparse.Namespace) -> Iterator[Client]:
+    """Open the client that the flags describe.
+
+    Raises: CommandError, one line with the server's message, if a call fails.
+    """
+    with open_client(args, Client) as client:
         try:
             yield client
         except FarrankError as error:

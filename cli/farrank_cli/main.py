@@ -34,6 +34,7 @@ COMMANDS = {
     "index": Subcommand("build an index for the server to search", ("lucene",)),
     "rerank": Subcommand("order documents by a query"),
     "search": Subcommand("search an index of a server and rerank the results"),
+    "mcp": Subcommand("give agents the search of a server, by the Model Context Protocol", ("mcp",)),
     "rankers": Subcommand(
         "list a server's rankers, or the papers' models, or an artifact's exports; make a ranker"
     ),
