@@ -5,7 +5,7 @@ vectors, and more often than the ranker's own score of each sentence or of the c
 (docs/decisions/0072).
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -44,8 +44,10 @@ def chosen(query: str, documents: Sequence[ReadDocument]) -> Generator[None, Non
 
     Sentences that have nothing of the query follow in the order of their chunks.
     """
-    texts = [lowered(document.text) for document in documents]
-    yield
+    texts = []
+    for document in documents:
+        texts.append(lowered(document.text))
+        yield
     terms = QueryTerms(query, texts)
     found = []
     for document, text in zip(documents, texts, strict=True):
@@ -70,17 +72,19 @@ def sentences_of(text: str, chunks: Sequence[Span]) -> list[Span]:
 
     If a chunk lies within one sentence, that sentence is taken.
     """
-    found: set[Span] = set()
-    for chunk in chunks:
-        start, end = chunk
-        begin = max(0, start - _AROUND)
-        # Lines tell where blocks end, so the text begins with a whole one if its beginning is near.
-        begin = text.rfind("\n", max(0, begin - _AROUND), begin) + 1 or begin
-        around = text[begin : end + _AROUND]
-        near = [(begin + first, begin + last) for first, last in _sentences(around)]
-        inside = [span for span in near if 2 * _overlap(span, chunk) >= span[1] - span[0]]
-        found.update(inside or [span for span in near if _overlap(span, chunk) > 0])
-    return _apart(sorted(found))
+    return apart({span for chunk in chunks for span in sentences_of_chunk(text, chunk)})
+
+
+def sentences_of_chunk(text: str, chunk: Span) -> list[Span]:
+    """Find the sentences of one chunk, as `sentences_of` does."""
+    start, end = chunk
+    begin = max(0, start - _AROUND)
+    # Lines tell where blocks end, so the text begins with a whole one if its beginning is near.
+    begin = text.rfind("\n", max(0, begin - _AROUND), begin) + 1 or begin
+    around = text[begin : end + _AROUND]
+    near = [(begin + first, begin + last) for first, last in _sentences(around)]
+    inside = [span for span in near if 2 * _overlap(span, chunk) >= span[1] - span[0]]
+    return inside or [span for span in near if _overlap(span, chunk) > 0]
 
 
 def _sentences(text: str) -> Sequence[Span]:
@@ -93,10 +97,10 @@ def _remembered(text: str) -> Sequence[Span]:
     return tuple(sentences(text))
 
 
-def _apart(spans: Sequence[Span]) -> list[Span]:
-    """Drop parts of sentences: two chunks may show a long sentence's ends at different places."""
+def apart(spans: Set[Span]) -> list[Span]:
+    """Sort sentences, and drop parts of them: chunks may show a long one's ends at different places."""
     kept: list[Span] = []
-    for span in spans:
+    for span in sorted(spans):
         if kept and span[0] < kept[-1][1]:
             if span[1] - span[0] > kept[-1][1] - kept[-1][0]:
                 kept[-1] = span

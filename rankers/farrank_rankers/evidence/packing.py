@@ -11,11 +11,12 @@ the text within a document; they do not overlap.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from functools import cache
 from itertools import pairwise
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
-from farrank_rankers.evidence.choosing import ScoredSpan, Span, sentences_of
+from farrank_rankers.evidence.choosing import ScoredSpan, Span, apart, sentences_of_chunk
 from farrank_rankers.evidence.matching import QueryTerms, lowered
 
 # Chunks compete that have this many times the budget together, the best first. On whole articles more of them
@@ -76,25 +77,22 @@ def packed(
     """Pack documents' sentences into a budget of tokens, as `count` counts them. Returns each one's pieces.
 
     A piece's score is the share of the query that its best sentence has. Documents are in the order of the
-    ranking. Yields after each document, and after some sentences.
+    ranking. Yields after each chunk and each sentence.
     """
-    texts = [lowered(document.text) for document in documents]
-    yield
+    texts = []
+    for document in documents:
+        texts.append(lowered(document.text))
+        yield
     terms = QueryTerms(query, texts)
     candidates: list[_Candidate] = []
     for number, (document, text) in enumerate(zip(documents, texts, strict=True)):
-        yield
-        for start, end in sentences_of(document.text, [span for span, _ in document.chunks]):
-            match = terms.value(terms.counts(text, start, end), end - start)
-            worth = max(its for span, its in document.chunks if min(end, span[1]) > max(start, span[0]))
-            candidates.append(_Candidate(number, start, end, match, worth))
+        candidates += yield from _candidates(number, document, text, terms)
     values = _values(candidates)
     left, seen = budget, set[frozenset[str]]()
     taken: Taken = {}
     sizes = {}
-    for place, each in enumerate(candidates):
-        if place % 32 == 0:
-            yield
+    for each in candidates:
+        yield
         sizes[each] = count(documents[each.document].text[each.start : each.end])
     for each in sorted(sizes, key=lambda one: -values[one] / (sizes[one] + _ADDED_TOKENS) ** _DAMPED):
         if sizes[each] > left:
@@ -105,7 +103,27 @@ def packed(
             taken[each] = sizes[each]
             left -= sizes[each]
     yield
-    return _within(documents, taken, values, budget, count)
+    return (yield from _within(documents, taken, values, budget, count))
+
+
+def _candidates(
+    number: int, document: RankedDocument, text: str, terms: QueryTerms
+) -> Generator[None, None, list[_Candidate]]:
+    """Find the sentences of a document's chunks. A sentence is worth as much as the best of its chunks."""
+    spans: set[Span] = set()
+    for span, _ in document.chunks:
+        yield
+        spans.update(sentences_of_chunk(document.text, span))
+    found: list[_Candidate] = []
+    later, near = sorted(document.chunks, reverse=True), list[tuple[Span, float]]()
+    for start, end in apart(spans):
+        yield
+        while later and later[-1][0][0] < end:
+            near.append(later.pop())
+        near = [(span, worth) for span, worth in near if span[1] > start]
+        match = terms.value(terms.counts(text, start, end), end - start)
+        found.append(_Candidate(number, start, end, match, max(worth for _, worth in near)))
+    return found
 
 
 def _values(candidates: Sequence[_Candidate]) -> dict[_Candidate, float]:
@@ -139,18 +157,42 @@ def _within(
     values: dict[_Candidate, float],
     budget: int,
     count: Callable[[str], int],
-) -> list[list[ScoredSpan]]:
-    """Join neighbours. While they exceed the budget together, the sentence of least value is dropped."""
+) -> Generator[None, None, list[list[ScoredSpan]]]:
+    """Join neighbours. While they exceed the budget together, sentences of least value are dropped.
+
+    Yields after each count of all pieces. A few may be needed: dropped neighbours have the tokens between them
+    in common.
+    """
     while True:
         pieces = _joined(documents, taken)
-        size = sum(
+        excess = -budget + sum(
             count(document.text[start:end])
             for document, its in zip(documents, pieces, strict=True)
             for start, end, _ in its
         )
-        if size <= budget:
+        if excess <= 0:
             return pieces
-        del taken[min(taken, key=values.__getitem__)]
+        sizes = _with_margins(documents, taken, count)
+        for each in sorted(taken, key=values.__getitem__):
+            if excess <= 0:
+                break
+            del taken[each]
+            excess -= sizes[each]
+        yield
+
+
+def _with_margins(
+    documents: Sequence[RankedDocument], taken: Taken, count: Callable[[str], int]
+) -> dict[_Candidate, int]:
+    """Count the tokens that a piece loses with each sentence: its own, and those to its neighbours."""
+    sizes, counted = dict(taken), cache(count)  # rules are alike
+    for one, other in pairwise(sorted(taken)):
+        between = documents[one.document].text[one.end : other.start]
+        if one.document == other.document and not between.isspace() and not any(map(str.isalnum, between)):
+            tokens = counted(between)
+            sizes[one] += tokens
+            sizes[other] += tokens
+    return sizes
 
 
 def _joined(documents: Sequence[RankedDocument], taken: Taken) -> list[list[ScoredSpan]]:

@@ -55,6 +55,25 @@ def test_worthier_chunks_come_first_where_the_words_are_the_same() -> None:
     assert texts(documents, pack("river", documents, 6)) == [[], ["A river here in the east."]]
 
 
+def test_a_sentence_is_worth_as_much_as_the_best_of_its_chunks() -> None:
+    text = "A river here in the west. A river here in the east. A river here in the north."
+    chunks = [((52, len(text)), 0.1), ((0, 25), 0.2), ((0, 51), 0.9), ((26, 51), 0.95), ((26, 51), 0.1)]
+    documents = [RankedDocument(text, chunks)]
+
+    assert texts(documents, pack("river", documents, 6)) == [["A river here in the east."]]
+    assert texts(documents, pack("river", documents, 12)) == [
+        ["A river here in the west. A river here in the east."]
+    ]
+
+
+def test_a_long_document_leaves_turns_to_others() -> None:
+    text = "\n".join(f"The river number {number} rises." for number in range(100))
+    chunks = [((start, start + 100), 0.5) for start in range(0, len(text) - 100, 50)]
+    steps = packed("river", [RankedDocument(text, chunks)], 50, words)
+
+    assert sum(1 for _ in steps) > len(chunks) + 2 * 90
+
+
 def test_a_sentence_with_the_same_words_is_taken_once() -> None:
     documents = [whole("The river rises. Bread is good.", 1.0), whole("the  RIVER rises.\n\nSea.", 0.5)]
 
@@ -76,6 +95,27 @@ def test_equal_values_have_the_standard_score_0() -> None:
     assert standard_scores([2.0, 2.0]) == [0, 0]
     assert standard_scores([1.0, 3.0]) == [-1, 1]
     assert standard_scores([]) == []
+
+
+def test_rules_between_sentences_take_no_more_than_a_few_counts() -> None:
+    """With one count of all pieces for each dropped sentence, 65,536 tokens took minutes."""
+    text = "\n---- ----\n".join(f"The river number {number} rises." for number in range(200))
+    counted = 0
+
+    def count(piece: str) -> int:
+        nonlocal counted
+        counted += len(piece)
+        return words(piece)
+
+    steps = packed("river", [whole(text)], 500, count)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            (pieces,) = done.value
+            break
+    assert 480 < sum(words(text[piece.start : piece.end]) for piece in pieces) <= 500
+    assert counted < 6 * len(text)
 
 
 SENTENCES = st.lists(
