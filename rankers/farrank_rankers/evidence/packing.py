@@ -160,7 +160,7 @@ def _within(
 ) -> Generator[None, None, list[list[ScoredSpan]]]:
     """Join neighbours. While they exceed the budget together, sentences of least value are dropped.
 
-    Yields after each count of all pieces. A few may be needed: dropped neighbours share the tokens between them.
+    Yields after each count. It may take a few: dropped neighbours share the tokens between them.
     """
     while True:
         pieces = _joined(documents, taken)
