@@ -34,6 +34,7 @@ COPY page page
 COPY server server
 COPY clients clients
 COPY loadtest loadtest
+COPY local local
 COPY scale scale
 COPY cli cli
 RUN ["pip", "wheel", "--no-deps", "--wheel-dir", "/wheels", "./clients", "."]

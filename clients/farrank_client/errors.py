@@ -102,12 +102,18 @@ _BY_CODE: dict[grpc.StatusCode, type[FarrankError]] = {
 }
 
 
+def with_code(code: grpc.StatusCode, message: str) -> FarrankError:
+    """Make the exception for a gRPC status."""
+    error = _BY_CODE.get(code, FarrankError)(message)
+    error.code = code
+    return error
+
+
 def from_grpc(call: Any) -> FarrankError:
     """Make the exception for a call's gRPC status; `call` is gRPC's own exception, which is the call, too."""
     code, message = call.code(), call.details()
     unreachable = _why_unreachable(message) if code is grpc.StatusCode.UNAVAILABLE else None
-    error = _BY_CODE.get(code, FarrankError)(unreachable or message or code.name)
-    error.code = code
+    error = with_code(code, unreachable or message or code.name)
     error.reached_server = unreachable is None
     # gRPC turns an unreadable value into a very negative one, which forbids retries, as intended.
     told = dict(call.trailing_metadata() or ())

@@ -1,0 +1,1 @@
+"""Rankers in the caller's own process, for notebooks and batch jobs."""
