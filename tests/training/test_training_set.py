@@ -315,8 +315,13 @@ TAUGHT = {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "neg_scor
             "2: 'pos_scores' is given alone; a teacher scores 'pos' and 'neg'",
         ),
         ([TAUGHT | {"neg_scores": [1, 2]}], "1: 'neg_scores' has 2 numbers; 'neg' has 1 texts"),
-        ([TAUGHT | {"pos_scores": [True]}], "1: 'pos_scores[0]' is True; it must be a finite number"),
-        ([TAUGHT | {"pos_scores": [float("nan")]}], "1: 'pos_scores[0]' is nan; it must be a finite number"),
+        ([TAUGHT | {"pos_scores": [True]}], "1: 'pos_scores[0]' is True; it must be finite in fp32"),
+        ([TAUGHT | {"pos_scores": [float("nan")]}], "1: 'pos_scores[0]' is nan; it must be finite in fp32"),
+        ([TAUGHT | {"neg_scores": [-1e39]}], "1: 'neg_scores[0]' is -1e+39; it must be finite in fp32"),
+        (
+            [TAUGHT | {"pos_scores": [10**400]}],
+            f"1: 'pos_scores[0]' is 1{'0' * 99}; it must be finite in fp32",
+        ),
         (
             [TAUGHT, {"query": "q", "pos": ["p"], "neg": ["n"]}],
             "2: 'pos_scores' and 'neg_scores' are missing; earlier lines have them",

@@ -3,7 +3,6 @@
 The files are read and checked once; texts are read again from the files when they are drawn.
 """
 
-import math
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from farrank_training.byte_spans import ByteSpans
 from farrank_training.checksums import checksums
@@ -23,6 +24,9 @@ from farrank_trec.errors import InputError
 from farrank_trec.lines import decoded, is_blank, json_object, named_string, raw_lines
 
 T = TypeVar("T")
+
+# Losses compute in fp32.
+_LARGEST_SCORE = float(np.finfo(np.float32).max)
 
 
 class _Files:
@@ -291,8 +295,10 @@ def _documents(
             f"{where}: '{name}_scores' has {len(scores)} numbers; {name!r} has {len(texts)} texts"
         )
     for place, (text, score) in enumerate(zip(texts, scores, strict=True)):
-        if type(score) not in (int, float) or not math.isfinite(score):
-            raise InputError(f"{where}: '{name}_scores[{place}]' is {score!r}; it must be a finite number")
+        if type(score) not in (int, float) or not abs(score) <= _LARGEST_SCORE:
+            raise InputError(
+                f"{where}: '{name}_scores[{place}]' is {repr(score)[:100]}; it must be finite in fp32"
+            )
         yield text, float(score)
 
 
