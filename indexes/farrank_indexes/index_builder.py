@@ -18,6 +18,8 @@ from farrank_indexes.document import CollectionError, IndexDocument, Vectors, ba
 from farrank_indexes.index_folder import Scratch, check_place, link_index, open_scratch
 from farrank_indexes.index_manifest import IndexManifest, VectorsManifest, read_manifest
 from farrank_indexes.index_process import IndexingError, IndexProcess
+from farrank_indexes.text_store import FOLDER as TEXTS
+from farrank_indexes.text_store import TextStoreBuilder
 from farrank_trec.ranking_fields import RankingFields
 
 _log = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class Store(Protocol):
 class IndexOptions:
     """How an index is written. `progress` is called with the number of documents read so far.
 
+    If there are `stores`, the texts are stored, too: calls that rank by stores read no text from Lucene.
     `on_blank` is called with each document that has no text to search; such a document is left out. With
     `resume`, an interrupted build of the same documents continues.
     """
@@ -109,7 +112,7 @@ def build_index(
     Raises: FileExistsError, CollectionError (also for no documents and for a doc_id used twice),
     IndexingError, ConfigError if pyserini or Java is missing.
     """
-    options = options or IndexOptions()
+    options = _with_texts(options or IndexOptions())
     # If `out` is a link, write to its target: exchanging folders would replace the link.
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -150,6 +153,8 @@ def change_index(
         raise FileNotFoundError(f"{index} holds no index that Farrank made")
     with open_scratch(index) as scratch:
         old = _changeable(index, [store.key for store in options.stores], adding=documents is not None)
+        if TEXTS in old.stores:
+            options = _with_texts(options)
         changed = replace(old, generation=old.generation + 1, created_by=_created_by())
         change = _Change(index, old, tuple(dict.fromkeys(delete)), replacing)
         writing = _IndexWriter(scratch, options, changed, change)
@@ -170,6 +175,11 @@ def change_index(
     return writing.manifest.documents
 
 
+def _with_texts(options: IndexOptions) -> IndexOptions:
+    """Add the store of texts, if other stores are written."""
+    return replace(options, stores=[*options.stores, TextStoreBuilder()]) if options.stores else options
+
+
 def _changeable(index: Path, keys: Sequence[str], *, adding: bool) -> IndexManifest:
     """Read the manifest of an index, and check that it can be changed with stores of these keys.
 
@@ -182,9 +192,10 @@ def _changeable(index: Path, keys: Sequence[str], *, adding: bool) -> IndexManif
         raise CollectionError(
             f"{index} was made by {old.created_by}, which cannot be changed; index the collection again"
         )
-    if (adding or keys) and sorted(keys) != sorted(old.stores):
+    stores = [key for key in old.stores if key != TEXTS]
+    if (adding or keys) and sorted(keys) != sorted(stores):
         raise CollectionError(
-            f"{index} stores {_listed(old.stores)} of each document, and {_listed(keys)} would be written"
+            f"{index} stores {_listed(stores)} of each document, and {_listed(keys)} would be written"
         )
     return old
 

@@ -3,8 +3,8 @@
     INDEX/farrank-index.json   the manifest
     INDEX/segments_N, _*       Lucene's index of the documents
     INDEX/vectors/             Lucene's index of their chunks' vectors, if there are any
-    INDEX/tokens/, encodings/, token-vectors/   other data of the documents: `token_store`, `encodings_store`,
-                               `token_vector_store`
+    INDEX/tokens/, encodings/, token-vectors/, texts/   other data of the documents: `token_store`,
+                               `encodings_store`, `token_vector_store`, `text_store`
 
 Every file is written once and never changed, so that an index can be prepared from hard links to another.
 """

@@ -2,17 +2,18 @@
 
 from pathlib import Path
 
-from farrank_indexes import encodings_store, token_store, token_vector_store
+from farrank_indexes import encodings_store, text_store, token_store, token_vector_store
 from farrank_indexes.encodings_store import EncodingsStore, TruncatedEncodings
 from farrank_indexes.index_manifest import IndexManifest
 from farrank_indexes.parts import first_free
+from farrank_indexes.text_store import TextStore
 from farrank_indexes.token_store import TokenStore
 from farrank_indexes.token_vector_store import TokenVectorStore
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.reader import Reader
 from farrank_settings.errors import ConfigError
 
-STORE_FOLDERS = (token_store.FOLDER, encodings_store.FOLDER, token_vector_store.FOLDER)
+STORE_FOLDERS = (token_store.FOLDER, encodings_store.FOLDER, token_vector_store.FOLDER, text_store.FOLDER)
 
 
 class IndexStores:
@@ -27,6 +28,7 @@ class IndexStores:
         self._index, self._manifest = index, manifest
         self._tokens: dict[str, TokenStore] = {}
         self._encodings: dict[str, EncodingsStore | TokenVectorStore] = {}
+        self._texts: TextStore | None = None
         for key in manifest.stores:
             kind = key.partition("/")[0]
             if kind == token_store.FOLDER:
@@ -35,9 +37,12 @@ class IndexStores:
                 self._encodings[key] = EncodingsStore(index / key, manifest.id, verify=verify)
             elif kind == token_vector_store.FOLDER:
                 self._encodings[key] = TokenVectorStore(index / key, manifest.id, verify=verify)
+            elif kind == text_store.FOLDER:
+                self._texts = TextStore(index / key, manifest.id, verify=verify)
             else:
                 raise ConfigError(f"{index / key}: this version of Farrank has no such store")
-        for key, store in (self._tokens | self._encodings).items():
+        texts = {} if self._texts is None else {text_store.FOLDER: self._texts}
+        for key, store in (self._tokens | self._encodings | texts).items():
             if (places := first_free(index / key, store.manifest["parts"])) != manifest.places:
                 raise ConfigError(
                     f"{index / key}: goes up to the place {places}, and the index up to {manifest.places}: "
@@ -60,6 +65,11 @@ class IndexStores:
         if self._tokens:
             return next(iter(self._tokens.values())).characters(place)
         return next(iter(self._encodings.values())).characters(place)
+
+    @property
+    def texts(self) -> TextStore | None:
+        """The texts with the bounds of their sentences. None if the index has none, as older ones."""
+        return self._texts
 
     def tokens_for(self, reader: Reader) -> TokenStore | None:
         """Find the tokens that this ranker would make. Returns None if none are of its tokenizer."""

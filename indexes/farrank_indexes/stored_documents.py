@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farrank_rankers.chunking import Chunking
+from farrank_rankers.evidence.choosing import DocumentText
 from farrank_rankers.features import Features
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import TokenizedText
@@ -67,6 +68,14 @@ class StoredEncodings(Protocol):
         ...
 
 
+class StoredTexts(Protocol):
+    """The texts of all documents of an index. Thread-safe."""
+
+    def read(self, place: int) -> DocumentText:
+        """Return a document's text with the bounds of its sentences."""
+        ...
+
+
 class DocumentStores(Protocol):
     """All data stored with one index. A document is found by its place; places are never reused.
 
@@ -85,6 +94,11 @@ class DocumentStores(Protocol):
 
     def length(self, place: int) -> int:
         """The length of a document's text in characters."""
+        ...
+
+    @property
+    def texts(self) -> StoredTexts | None:
+        """The texts with the bounds of their sentences. None if the index has none."""
         ...
 
     def tokens_for(self, reader: Reader) -> StoredTokens | None:

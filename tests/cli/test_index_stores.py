@@ -59,7 +59,7 @@ def test_an_export_is_measured_on_the_first_documents(
     assert given == texts[:2]
     manifest = read_manifest(out)
     assert manifest is not None
-    [key] = manifest.stores
+    key, _ = manifest.stores
     store = EncodingsStore(out / key, manifest.id)
     assert [store.characters(place) for place in range(3)] == [len(text) for text in texts]
 
@@ -92,7 +92,7 @@ def test_tokens_are_kept_and_grow_with_the_index(farrank: Farrank, tmp_path: Pat
     manifest = read_manifest(out)
     assert manifest is not None
     tokenizer = open_reader("embedded").tokenizer
-    assert manifest.stores == (key_of(tokenizer),)
+    assert manifest.stores == ("texts", key_of(tokenizer))
     store = TokenStore(out / key_of(tokenizer), manifest.id)
     for place, text in enumerate([texts[0], *texts[2:]]):
         kept, read = store.read(place, 5), tokenizer.read(text, 5, count_tokens=True)
@@ -202,7 +202,7 @@ def kept(out: Path) -> tuple[IndexManifest, EncodingsStore]:
     """Return an index's manifest, and its encodings."""
     manifest = read_manifest(out)
     assert manifest is not None
-    (key,) = manifest.stores
+    key, _ = manifest.stores
     return manifest, EncodingsStore(out / key, manifest.id)
 
 
@@ -287,7 +287,7 @@ def test_token_vectors_grow_with_the_index_and_go_on_after_an_interruption(
     manifest = read_manifest(out)
     assert manifest is not None
     assert manifest.vectors is None
-    [key] = manifest.stores
+    _, key = manifest.stores
     store = TokenVectorStore(out / key, manifest.id)
     encoder = TokenVectorEncoder(source, "fp32")
     for place, encoded in enumerate(encoder.encode([*texts, *more])):
@@ -309,7 +309,11 @@ def test_a_bi_encoder_and_a_multi_vector_model_share_an_index(
     assert made.exit_code == 0, made.err
     manifest = read_manifest(out)
     assert manifest is not None
-    assert [key.partition("/")[0] for key in manifest.stores] == ["encodings", "token-vectors"]
+    assert [key.partition("/")[0] for key in manifest.stores] == [
+        "encodings",
+        "texts",
+        "token-vectors",
+    ]
     assert manifest.vectors is not None
     assert manifest.vectors.chunks == 2
     two = farrank("index", given, *chunks, "--encode", "embedded", "--out", tmp_path / "two")

@@ -337,7 +337,7 @@ def test_an_index_is_built_and_changed_with_it(tmp_path: Path) -> None:
     change_index(index, [IndexDocument("c", texts["c"])], ["b"], added)
     manifest = read_manifest(index)
     assert manifest is not None
-    assert manifest.stores == (key_of("letters"),)
+    assert manifest.stores == ("texts", key_of("letters"))
     assert manifest.vectors is None  # Lucene's vectors are a bi-encoder's
     stores = IndexStores(index, manifest)
     found = stores.encodings_for("letters", Chunking("disjoint", WINDOW, WINDOW, WHOLE_DOCUMENT))

@@ -9,8 +9,8 @@ import torch
 
 from farrank_bench.evidence.articles import Question, Span
 from farrank_bench.report import Row
-from farrank_rankers.evidence.choosing import sentences_of
-from farrank_rankers.evidence.matching import QueryTerms, lowered
+from farrank_rankers.evidence.choosing import DocumentText, sentences_of
+from farrank_rankers.evidence.matching import QueryTerms
 from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.token_vectors import document_vectors, query_vectors
@@ -28,7 +28,7 @@ def compare(texts: dict[str, str], questions: Sequence[Question], chunks: int) -
     for question in questions:
         text = texts[question.article]
         best = articles[question.article].best(question.text)[:chunks]
-        spans = sentences_of(text, best)
+        spans = sentences_of(DocumentText(text), best)
         if not any(question.survives([span]) for span in spans):
             continue
         possible += 1
@@ -50,7 +50,7 @@ class Article:
     """An article with its chunks' vectors."""
 
     def __init__(self, ranker: Ranker, text: str) -> None:
-        self.ranker, self.text, self.small = ranker, text, lowered(text)
+        self.ranker, self.text = ranker, text
         chunks = ranker.reader.split(ranker.reader.read_document(text))
         self.spans = [(chunk.start, chunk.end) for chunk in chunks]
         self.vectors = torch.cat(
@@ -77,8 +77,7 @@ def _ways(
     text = article.text
 
     def words(spans: Sequence[Span]) -> Sequence[float]:
-        terms = QueryTerms(query, [article.small])
-        return [terms.value(terms.counts(article.small, start, end), end - start) for start, end in spans]
+        return QueryTerms(query, [text]).values([text[start:end] for start, end in spans])
 
     def itself(ranker: Ranker) -> Values:
         return lambda spans: [

@@ -5,15 +5,21 @@ vectors, and more often than the ranker's own score of each sentence or of the c
 (docs/decisions/0072).
 """
 
-from collections.abc import Generator, Sequence, Set
+from collections.abc import Generator, Iterator, Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple
 
-from farrank_rankers.evidence.matching import QueryTerms, lowered
+import numpy as np
+from numpy.typing import NDArray
+
+from farrank_rankers.evidence.matching import QueryTerms
 from farrank_rankers.evidence.sentences import sentences
 
 # A document's best chunks from which sentences are chosen, and the sentences that are chosen.
 CHUNKS, SENTENCES = 3, 3
+
+# Documents whose sentences are compared at once.
+_TOGETHER = 10
 
 # The characters before and after a chunk in which the ends of its first and last sentences are looked for.
 _AROUND = 240
@@ -32,59 +38,97 @@ class ScoredSpan(NamedTuple):
     score: float
 
 
-class ReadDocument(NamedTuple):
-    """A document's text, and its chunks' characters, the best chunk first."""
+class DocumentText(NamedTuple):
+    """A document's text, and the bounds of its sentences if they are stored. Shape: bounds (S, 2), rising."""
 
     text: str
+    bounds: NDArray[np.uint32] | None = None
+
+
+class ReadDocument(NamedTuple):
+    """A document, and its chunks' characters, the best chunk first."""
+
+    document: DocumentText
     chunks: Sequence[Span]
 
 
 def chosen(query: str, documents: Sequence[ReadDocument]) -> Generator[None, None, list[list[ScoredSpan]]]:
-    """Choose the sentences of each document, best first; yield after each document.
+    """Choose the sentences of each document, best first; yield after each few documents.
 
     Sentences that have nothing of the query follow in the order of their chunks.
     """
-    texts = []
-    for document in documents:
-        texts.append(lowered(document.text))
-        yield
-    terms = QueryTerms(query, texts)
+    terms = QueryTerms(query, [each.document.text for each in documents])
     found = []
-    for document, text in zip(documents, texts, strict=True):
+    for first in range(0, len(documents), _TOGETHER):
         yield
-        scored = scored_sentences(terms, document, text, CHUNKS)
-        found.append(scored[:SENTENCES])
+        some = documents[first : first + _TOGETHER]
+        near = [_near(document, chunks[:CHUNKS]) for document, chunks in some]
+        texts = [
+            document.text[start:end]
+            for (document, _), its in zip(some, near, strict=True)
+            for start, end in its
+        ]
+        values = iter(terms.values(texts))
+        for its in near:
+            ranked = sorted((-next(values), chunk, *span) for span, chunk in its.items())
+            found.append(
+                [ScoredSpan(start, end, -negative) for negative, _, start, end in ranked[:SENTENCES]]
+            )
     return found
 
 
-def scored_sentences(terms: QueryTerms, document: ReadDocument, text: str, chunks: int) -> list[ScoredSpan]:
-    """Find the sentences of a document's best chunks and score them, best first. `text` is lowered."""
-    best = [span for span in document.chunks[:chunks] if span[1] > span[0]]
-    ranked = []
-    for start, end in sentences_of(document.text, best):
-        chunk = next(n for n, span in enumerate(best) if _overlap((start, end), span) > 0)
-        ranked.append((-terms.value(terms.counts(text, start, end), end - start), chunk, start, end))
-    return [ScoredSpan(start, end, -negative) for negative, _, start, end in sorted(ranked)]
-
-
-def sentences_of(text: str, chunks: Sequence[Span]) -> list[Span]:
+def sentences_of(document: DocumentText, chunks: Sequence[Span]) -> list[Span]:
     """Find the whole sentences of which chunks hold at least half, in the order of the text.
 
     If a chunk lies within one sentence, that sentence is taken.
     """
-    return apart({span for chunk in chunks for span in sentences_of_chunk(text, chunk)})
+    return apart({span for its in sentences_of_chunks(document, chunks) for span in its})
 
 
-def sentences_of_chunk(text: str, chunk: Span) -> list[Span]:
-    """Find the sentences of one chunk, as `sentences_of` does."""
+def sentences_of_chunks(document: DocumentText, chunks: Sequence[Span]) -> Iterator[Sequence[Span]]:
+    """Find the sentences of each chunk, as `sentences_of` does."""
+    for chunk, near in zip(chunks, _overlapping(document, chunks), strict=True):
+        yield _mostly_inside(near, chunk) if chunk[1] > chunk[0] else ()
+
+
+def _near(document: DocumentText, chunks: Sequence[Span]) -> dict[Span, int]:
+    """Find the sentences of chunks, each with the place of the first chunk that has it."""
+    found: dict[Span, int] = {}
+    for place, its in enumerate(sentences_of_chunks(document, chunks)):
+        for span in its:
+            found.setdefault(span, place)
+    return found if document.bounds is not None else {span: found[span] for span in apart(found.keys())}
+
+
+def _mostly_inside(near: Sequence[Span], chunk: Span) -> Sequence[Span]:
+    """Drop the first and the last of a chunk's sentences if most of it lies outside, unless none is left."""
+    if not near:
+        return near
+    first, last = (2 * _overlap(span, chunk) < span[1] - span[0] for span in (near[0], near[-1]))
+    return near[first : len(near) - last] or near
+
+
+def _overlapping(document: DocumentText, chunks: Sequence[Span]) -> Iterator[Sequence[Span]]:
+    """Find the sentences that overlap each chunk."""
+    if document.bounds is None:
+        yield from (_around(document.text, chunk) for chunk in chunks)
+        return
+    marks = np.array([(start + 1, end) for start, end in chunks], dtype=document.bounds.dtype)
+    # Starts and ends alternate and rise: one search finds the first end after a chunk's start, and the first
+    # start that is not before its end.
+    places = document.bounds.ravel().searchsorted(marks.ravel()).tolist()
+    for first, last in zip(places[::2], places[1::2], strict=True):
+        yield list(map(tuple, document.bounds[first // 2 : (last + 1) // 2].tolist()))
+
+
+def _around(text: str, chunk: Span) -> list[Span]:
+    """Find the sentences that overlap a chunk."""
     start, end = chunk
     begin = max(0, start - _AROUND)
     # Lines tell where blocks end, so the text begins with a whole one if its beginning is near.
     begin = text.rfind("\n", max(0, begin - _AROUND), begin) + 1 or begin
-    around = text[begin : end + _AROUND]
-    near = [(begin + first, begin + last) for first, last in _sentences(around)]
-    inside = [span for span in near if 2 * _overlap(span, chunk) >= span[1] - span[0]]
-    return inside or [span for span in near if _overlap(span, chunk) > 0]
+    near = ((begin + first, begin + last) for first, last in _sentences(text[begin : end + _AROUND]))
+    return [span for span in near if _overlap(span, chunk) > 0]
 
 
 def _sentences(text: str) -> Sequence[Span]:

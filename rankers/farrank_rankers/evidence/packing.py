@@ -16,12 +16,15 @@ from itertools import pairwise
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
-from farrank_rankers.evidence.choosing import ScoredSpan, Span, apart, sentences_of_chunk
-from farrank_rankers.evidence.matching import QueryTerms, lowered
+from farrank_rankers.evidence.choosing import DocumentText, ScoredSpan, Span, apart, sentences_of_chunks
+from farrank_rankers.evidence.matching import QueryTerms
 
 # Chunks compete that have this many times the budget together, the best first. On whole articles more of them
 # change nothing, and each costs time.
 COMPETING = 8
+
+# Sentences whose matches are computed at once.
+_TOGETHER = 256
 
 # The part of a neighbour's match that counts.
 _NEIGHBOUR = 0.25
@@ -34,9 +37,9 @@ _LEAST_VALUE = 0.05
 
 
 class RankedDocument(NamedTuple):
-    """A document's text, and its chunks that compete: their characters, and their worth in the ranking."""
+    """A document, and its chunks that compete: their characters, and their worth in the ranking."""
 
-    text: str
+    document: DocumentText
     chunks: Sequence[tuple[Span, float]]
 
 
@@ -79,50 +82,51 @@ def packed(
     A piece's score is the share of the query that its best sentence has. Documents are in the order of the
     ranking. Yields after each chunk and each sentence.
     """
-    texts = []
-    for document in documents:
-        texts.append(lowered(document.text))
-        yield
+    texts = [each.document.text for each in documents]
     terms = QueryTerms(query, texts)
     candidates: list[_Candidate] = []
-    for number, (document, text) in enumerate(zip(documents, texts, strict=True)):
-        candidates += yield from _candidates(number, document, text, terms)
+    for number, document in enumerate(documents):
+        candidates += yield from _candidates(number, document, terms)
     values = _values(candidates)
     left, seen = budget, set[frozenset[str]]()
     taken: Taken = {}
     sizes = {}
     for each in candidates:
         yield
-        sizes[each] = count(documents[each.document].text[each.start : each.end])
+        sizes[each] = count(texts[each.document][each.start : each.end])
     for each in sorted(sizes, key=lambda one: -values[one] / (sizes[one] + _ADDED_TOKENS) ** _DAMPED):
         if sizes[each] > left:
             continue
-        words = frozenset(texts[each.document][each.start : each.end].split())
+        words = frozenset(texts[each.document][each.start : each.end].lower().split())
         if words not in seen:
             seen.add(words)
             taken[each] = sizes[each]
             left -= sizes[each]
     yield
-    return (yield from _within(documents, taken, values, budget, count))
+    return (yield from _within(texts, taken, values, budget, count))
 
 
 def _candidates(
-    number: int, document: RankedDocument, text: str, terms: QueryTerms
+    number: int, ranked: RankedDocument, terms: QueryTerms
 ) -> Generator[None, None, list[_Candidate]]:
     """Find the sentences of a document's chunks. A sentence is worth as much as the best of its chunks."""
+    document, chunks = ranked
     spans: set[Span] = set()
-    for span, _ in document.chunks:
+    for its in sentences_of_chunks(document, [span for span, _ in chunks]):
         yield
-        spans.update(sentences_of_chunk(document.text, span))
+        spans.update(its)
     found: list[_Candidate] = []
-    later, near = sorted(document.chunks, reverse=True), list[tuple[Span, float]]()
-    for start, end in apart(spans):
-        yield
-        while later and later[-1][0][0] < end:
-            near.append(later.pop())
-        near = [(span, worth) for span, worth in near if span[1] > start]
-        match = terms.value(terms.counts(text, start, end), end - start)
-        found.append(_Candidate(number, start, end, match, max(worth for _, worth in near)))
+    later, near = sorted(chunks, reverse=True), list[tuple[Span, float]]()
+    kept = apart(spans)
+    for first in range(0, len(kept), _TOGETHER):
+        some = kept[first : first + _TOGETHER]
+        matches = terms.values([document.text[start:end] for start, end in some])
+        for (start, end), match in zip(some, matches, strict=True):
+            yield
+            while later and later[-1][0][0] < end:
+                near.append(later.pop())
+            near = [(span, worth) for span, worth in near if span[1] > start]
+            found.append(_Candidate(number, start, end, match, max(worth for _, worth in near)))
     return found
 
 
@@ -152,7 +156,7 @@ def standard_scores(values: Sequence[float]) -> list[float]:
 
 
 def _within(
-    documents: Sequence[RankedDocument],
+    texts: Sequence[str],
     taken: Taken,
     values: dict[_Candidate, float],
     budget: int,
@@ -163,15 +167,13 @@ def _within(
     Yields after each count. It may take a few: dropped neighbours share the tokens between them.
     """
     while True:
-        pieces = _joined(documents, taken)
+        pieces = _joined(texts, taken)
         excess = -budget + sum(
-            count(document.text[start:end])
-            for document, its in zip(documents, pieces, strict=True)
-            for start, end, _ in its
+            count(text[start:end]) for text, its in zip(texts, pieces, strict=True) for start, end, _ in its
         )
         if excess <= 0:
             return pieces
-        sizes = _with_margins(documents, taken, count)
+        sizes = _with_margins(texts, taken, count)
         for each in sorted(taken, key=values.__getitem__):
             if excess <= 0:
                 break
@@ -180,13 +182,11 @@ def _within(
         yield
 
 
-def _with_margins(
-    documents: Sequence[RankedDocument], taken: Taken, count: Callable[[str], int]
-) -> dict[_Candidate, int]:
+def _with_margins(texts: Sequence[str], taken: Taken, count: Callable[[str], int]) -> dict[_Candidate, int]:
     """Count the tokens that a piece loses with each sentence: its own, and those to its neighbours."""
     sizes, counted = dict(taken), cache(count)  # rules are alike
     for one, other in pairwise(sorted(taken)):
-        between = documents[one.document].text[one.end : other.start]
+        between = texts[one.document][one.end : other.start]
         if one.document == other.document and not between.isspace() and not any(map(str.isalnum, between)):
             tokens = counted(between)
             sizes[one] += tokens
@@ -194,10 +194,10 @@ def _with_margins(
     return sizes
 
 
-def _joined(documents: Sequence[RankedDocument], taken: Taken) -> list[list[ScoredSpan]]:
-    pieces: list[list[ScoredSpan]] = [[] for _ in documents]
+def _joined(texts: Sequence[str], taken: Taken) -> list[list[ScoredSpan]]:
+    pieces: list[list[ScoredSpan]] = [[] for _ in texts]
     for document, start, end, match, _ in sorted(taken):
-        its, text = pieces[document], documents[document].text
+        its, text = pieces[document], texts[document]
         if its and not any(map(str.isalnum, text[its[-1].end : start])):
             its[-1] = ScoredSpan(its[-1].start, end, max(its[-1].score, match))
         else:

@@ -12,7 +12,7 @@ import numpy as np
 
 from farrank_calls.fairness.fair_order import Account
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
-from farrank_indexes.stored_documents import Cut, Spans
+from farrank_indexes.stored_documents import Cut, Spans, StoredTexts
 from farrank_rankers.aggregate import SCORE_DECIMALS
 from farrank_rankers.ensemble import mean_score
 from farrank_rankers.features import Features
@@ -45,6 +45,11 @@ class InputDocument:
     def source(self, ranker: str) -> Source:
         """The stored data that a ranker reads instead of the text."""
         return NOTHING if self.sources is None else self.sources.of[ranker]
+
+    @property
+    def stored_texts(self) -> StoredTexts | None:
+        """The texts stored with its index, if there are any."""
+        return None if self.sources is None else self.sources.stores.texts
 
     @property
     def key(self) -> str:

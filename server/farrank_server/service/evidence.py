@@ -1,10 +1,10 @@
 """Adds the sentences, and the packed context, that a call asks for to its answer."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_rankers.evidence.choosing import ReadDocument, Span, chosen
+from farrank_rankers.evidence.choosing import CHUNKS, DocumentText, ReadDocument, ScoredSpan, Span, chosen
 from farrank_rankers.evidence.packing import (
     COMPETING,
     RankedDocument,
@@ -13,9 +13,10 @@ from farrank_rankers.evidence.packing import (
     standard_scores,
 )
 from farrank_rankers.family import EvidenceKind
-from farrank_server.engine.call import InputDocument, RerankCall, RerankResult, ScoredDocument
+from farrank_server.engine.call import RerankCall, RerankResult, ScoredDocument
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.loaded.ranker import Scorer
+from farrank_server.engine.tokenization import Steps
 from farrank_server.service.answers import Response
 from farrank_server.service.documents import texts_of_results
 from farrank_server.service.indexes import OpenIndexes
@@ -42,19 +43,24 @@ async def add_evidence(
     with call.record.stage("evidence", documents=len(response.results)):
         if options.evidence == pb.EVIDENCE_UNIT_SENTENCES:
             best = response.results[: options.evidence_documents or DEFAULT_DOCUMENTS]
-            texts = await _texts(opened, call, best, call.documents, named)
-            read = [
-                ReadDocument(text, _best_chunks(result.documents[each.index]))
-                for each, text in zip(best, texts, strict=True)
-            ]
-            found = await engine.beside(call, chosen(call.query, read))
-            for each, text, sentences in zip(best, texts, found, strict=True):
-                each.sentences.extend(
-                    pb.Sentence(text=text[its.start : its.end], **its._asdict()) for its in sentences
-                )
+            reading = await _reading(opened, call, best, named)
+            chunks = [_best_chunks(result.documents[each.index]) for each in best]
+            found = await engine.beside(call, _sentences(call.query, reading, chunks))
+            for each, sentences in zip(best, found, strict=True):
+                for sentence, text in sentences:
+                    each.sentences.add(text=text, **sentence._asdict())
         if options.context_tokens:
             await _add_context(engine, opened, call, result, named, options.context_tokens, response)
     response.timings.evidence_ns = round((time.monotonic() - started_s) * 1e9)
+
+
+def _sentences(
+    query: str, reading: Steps[list[DocumentText]], chunks: Sequence[Sequence[Span]]
+) -> Steps[list[list[tuple[ScoredSpan, str]]]]:
+    """Read documents and choose their sentences, each with its text."""
+    read = yield from reading
+    found = yield from chosen(query, [ReadDocument(*each) for each in zip(read, chunks, strict=True)])
+    return [_with_texts(*each) for each in zip(read, found, strict=True)]
 
 
 async def _add_context(
@@ -73,16 +79,31 @@ async def _add_context(
     places = competing(worths, COMPETING * budget / ranker.density.per_character)
     having = [number for number, its in enumerate(places) if its]
     results = [response.results[number] for number in having]
-    texts = await _texts(opened, call, results, call.documents, named)
-    documents = [
-        RankedDocument(text, [worths[number][place] for place in places[number]])
-        for number, text in zip(having, texts, strict=True)
-    ]
-    pieces = await engine.beside(call, packed(call.query, documents, budget, ranker.reader.tokenizer.count))
-    for each, text, its in zip(results, texts, pieces, strict=True):
-        for piece in its:
-            own = text[piece.start : piece.end]
-            response.context.add(id=each.id, index=each.index, text=own, **piece._asdict())
+    reading = await _reading(opened, call, results, named)
+    chunks = [[worths[number][place] for place in places[number]] for number in having]
+    count = ranker.reader.tokenizer.count
+    found = await engine.beside(call, _pieces(call.query, reading, chunks, budget, count))
+    for each, its in zip(results, found, strict=True):
+        for piece, text in its:
+            response.context.add(id=each.id, index=each.index, text=text, **piece._asdict())
+
+
+def _pieces(
+    query: str,
+    reading: Steps[list[DocumentText]],
+    chunks: Sequence[Sequence[tuple[Span, float]]],
+    budget: int,
+    count: Callable[[str], int],
+) -> Steps[list[list[tuple[ScoredSpan, str]]]]:
+    """Read documents and pack their evidence, each piece with its text."""
+    read = yield from reading
+    documents = [RankedDocument(*each) for each in zip(read, chunks, strict=True)]
+    found = yield from packed(query, documents, budget, count)
+    return [_with_texts(*each) for each in zip(read, found, strict=True)]
+
+
+def _with_texts(document: DocumentText, spans: Sequence[ScoredSpan]) -> list[tuple[ScoredSpan, str]]:
+    return [(each, document.text[each.start : each.end]) for each in spans]
 
 
 def _worths(scorer: Scorer, documents: Sequence[ScoredDocument]) -> list[list[tuple[Span, float]]]:
@@ -104,27 +125,43 @@ def _worths(scorer: Scorer, documents: Sequence[ScoredDocument]) -> list[list[tu
     ]
 
 
-async def _texts(
+async def _reading(
     opened: OpenIndexes,
     call: RerankCall,
     results: Sequence[pb.Result],
-    documents: Sequence[InputDocument],
     named: Mapping[int, tuple[str, str]],
-) -> list[str]:
-    """The texts of results, read from their index where the call has none and the answer has none."""
-    known = {each.index: each.text for each in results if each.HasField("text")}
-    for each in results:
-        text = documents[each.index].text
-        if text is not None:
-            known[each.index] = text
-    missing = [each.index for each in results if each.index not in known]
-    if missing:
-        known |= await texts_of_results(opened, named, missing, call)
-    return [known[each.index] for each in results]
+) -> Steps[list[DocumentText]]:
+    """Prepare to read the texts of results: those stored with their index, and those that the call has.
+
+    Others are read from Lucene at once. Raises: the errors of `texts_of_results`.
+    """
+    documents = [call.documents[each.index] for each in results]
+    texts = [
+        None if document.stored_texts else each.text if each.HasField("text") else document.text
+        for each, document in zip(results, documents, strict=True)
+    ]
+    missing = [
+        each.index
+        for each, document, text in zip(results, documents, texts, strict=True)
+        if text is None and not document.stored_texts
+    ]
+    found = await texts_of_results(opened, named, missing, call)
+
+    def steps() -> Steps[list[DocumentText]]:
+        read = []
+        for each, document, text in zip(results, documents, texts, strict=True):
+            if document.stored_texts:
+                yield
+                read.append(document.stored_texts.read(document.place))
+            else:
+                read.append(DocumentText(found[each.index] if text is None else text))
+        return read
+
+    return steps()
 
 
-def _best_chunks(document: ScoredDocument) -> list[tuple[int, int]]:
-    """The characters of a document's chunks, the best chunk first; of equal ones the earlier."""
-    order = sorted(range(len(document.chunk_scores)), key=lambda chunk: -document.chunk_scores[chunk])
-    spans = document.spans[order].tolist()
-    return [(start, end) for start, end in spans]
+def _best_chunks(document: ScoredDocument) -> list[Span]:
+    """The characters of a document's best chunks, the best first; of equal ones the earlier."""
+    scores = document.chunk_scores
+    best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:CHUNKS]
+    return [(start, end) for start, end in document.spans[best].tolist()]

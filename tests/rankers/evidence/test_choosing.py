@@ -1,9 +1,37 @@
 """Choice of sentences from the best chunks."""
 
-from farrank_rankers.evidence.choosing import SENTENCES, ReadDocument, ScoredSpan, chosen, sentences_of
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from farrank_rankers.evidence.choosing import (
+    SENTENCES,
+    DocumentText,
+    ReadDocument,
+    ScoredSpan,
+    Span,
+    chosen,
+    sentences_of,
+)
+from farrank_rankers.evidence.sentences import sentences
 
 
-def choose(query: str, *documents: ReadDocument) -> list[list[ScoredSpan]]:
+def stored(text: str) -> DocumentText:
+    return DocumentText(text, np.array(sentences(text), dtype=np.uint32).reshape(-1, 2))
+
+
+def choose(query: str, *documents: tuple[str, Sequence[Span]]) -> list[list[ScoredSpan]]:
+    """Choose sentences; they are the same if their bounds are stored."""
+    found, of_stored = (
+        taken(query, [ReadDocument(made(text), chunks) for text, chunks in documents])
+        for made in (DocumentText, stored)
+    )
+    assert found == of_stored
+    return found
+
+
+def taken(query: str, documents: Sequence[ReadDocument]) -> list[list[ScoredSpan]]:
     steps = chosen(query, documents)
     while True:
         try:
@@ -19,7 +47,7 @@ PROSE = (
 
 
 def test_the_sentence_that_matches_best_is_first() -> None:
-    (found,) = choose("where does the Rhine rise", ReadDocument(PROSE, [(0, len(PROSE))]))
+    (found,) = choose("where does the Rhine rise", (PROSE, [(0, len(PROSE))]))
 
     assert [PROSE[each.start : each.end] for each in found][:2] == [
         "The Rhine rises in Switzerland.",
@@ -29,10 +57,11 @@ def test_the_sentence_that_matches_best_is_first() -> None:
     assert found[0].score > found[1].score >= found[2].score >= 0
 
 
-def test_a_sentence_cut_by_a_chunk_is_whole_where_most_of_it_is() -> None:
-    middle = PROSE.index("rises")
-    before = sentences_of(PROSE, [(0, middle)])
-    after = sentences_of(PROSE, [(middle, len(PROSE))])
+@pytest.mark.parametrize("made", [DocumentText, stored])
+def test_a_sentence_cut_by_a_chunk_is_whole_where_most_of_it_is(made: Callable[[str], DocumentText]) -> None:
+    middle, document = PROSE.index("rises"), made(PROSE)
+    before = sentences_of(document, [(0, middle)])
+    after = sentences_of(document, [(middle, len(PROSE))])
 
     assert [PROSE[start:end] for start, end in before] == ["Rivers are long."]
     assert PROSE[slice(*after[0])] == "The Rhine rises in Switzerland."
@@ -41,16 +70,28 @@ def test_a_sentence_cut_by_a_chunk_is_whole_where_most_of_it_is() -> None:
 def test_without_a_match_the_best_chunk_counts() -> None:
     bread = PROSE.index("Bread")
     chunks = [(bread, len(PROSE)), (0, bread)]
-    (found,) = choose("xylophone", ReadDocument(PROSE, chunks))
+    (found,) = choose("xylophone", (PROSE, chunks))
 
     assert PROSE[found[0].start : found[0].end] == "Bread is good."
     assert found[0].score == 0
 
 
-def test_a_long_sentence_in_several_chunks_is_taken() -> None:
+@pytest.mark.parametrize("made", [DocumentText, stored])
+def test_a_long_sentence_in_several_chunks_is_taken(made: Callable[[str], DocumentText]) -> None:
     text = "word " * 150 + "end."
-    assert sentences_of(text, [(300, 400)]) != []
+    assert sentences_of(made(text), [(300, 400)]) != []
+
+
+def test_many_documents_have_their_own_sentences() -> None:
+    """They are compared some at a time."""
+    texts = [f"Bread is good. The river number{place} rises here. It is cold." for place in range(25)]
+    found = choose("river number24", *((text, [(0, len(text))]) for text in texts))
+
+    assert [text[its[0].start : its[0].end] for text, its in zip(texts, found, strict=True)] == [
+        f"The river number{place} rises here." for place in range(25)
+    ]
+    assert max(range(25), key=lambda place: found[place][0].score) == 24
 
 
 def test_a_document_without_text_has_none() -> None:
-    assert choose("river", ReadDocument("", [(0, 0)]), ReadDocument(PROSE, [(0, 16)]))[0] == []
+    assert choose("river", ("", [(0, 0)]), (PROSE, [(0, 16)]))[0] == []

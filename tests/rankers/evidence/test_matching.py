@@ -2,16 +2,16 @@
 
 import pytest
 
-from farrank_rankers.evidence.matching import QueryTerms, lowered
+from farrank_rankers.evidence.matching import QueryTerms
 
 
 def value(terms: QueryTerms, text: str) -> float:
-    small = lowered(text)
-    return terms.value(terms.counts(small, 0, len(small)), len(small))
+    (found,) = terms.values([text])
+    return found
 
 
 def test_rare_words_count_more_than_frequent_ones() -> None:
-    document = lowered("the house of the river " * 200 + "a xylophone")
+    document = "the house of the river " * 200 + "a xylophone"
     terms = QueryTerms("the xylophone", [document])
 
     assert value(terms, "A XYLOPHONE is here") > value(terms, "the other one, the house")
@@ -40,12 +40,22 @@ def test_words_are_found_in_every_script(query: str, text: str) -> None:
     assert value(QueryTerms(query, [text]), text) > 0
 
 
-def test_lowered_keeps_the_length() -> None:
-    text = "İstanbul ΑΣ ẞ"
-    assert len(lowered(text)) == len(text)
-    assert lowered("ABC") == "abc"
-
-
 def test_a_query_without_a_word_has_no_value() -> None:
     assert value(QueryTerms("?!", ["text"]), "text?!") == 0
     assert value(QueryTerms("text", []), "text") >= 0
+
+
+def test_of_a_long_word_eight_letters_count() -> None:
+    terms = QueryTerms("configuration", ["text"])
+    assert value(terms, "configuration") == value(terms, "configurators")
+    assert value(terms, "configuration") > value(terms, "confirm") > value(terms, "concrete") == 0
+
+
+def test_sentences_keep_their_own_words() -> None:
+    """Also where a small letter has another length than its capital."""
+    sentences = ["the İ river", "river, RIVER", "", "İ", "a river"]
+    terms = QueryTerms("the river İ", sentences)
+    found = terms.values(sentences)
+
+    assert found == pytest.approx([value(terms, each) for each in sentences])
+    assert found[2] == 0 < found[3] < found[4] < found[0]

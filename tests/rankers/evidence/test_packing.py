@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farrank_rankers.evidence.choosing import ScoredSpan
+from farrank_rankers.evidence.choosing import DocumentText, ScoredSpan
 from farrank_rankers.evidence.packing import RankedDocument, competing, packed, standard_scores
 
 
@@ -24,12 +24,12 @@ def pack(query: str, documents: list[RankedDocument], budget: int) -> list[list[
 
 
 def whole(text: str, worth: float = 0.0) -> RankedDocument:
-    return RankedDocument(text, [((0, len(text)), worth)])
+    return RankedDocument(DocumentText(text), [((0, len(text)), worth)])
 
 
 def texts(documents: list[RankedDocument], pieces: list[list[ScoredSpan]]) -> list[list[str]]:
     return [
-        [document.text[piece.start : piece.end] for piece in its]
+        [document.document.text[piece.start : piece.end] for piece in its]
         for document, its in zip(documents, pieces, strict=True)
     ]
 
@@ -58,7 +58,7 @@ def test_worthier_chunks_come_first_where_the_words_are_the_same() -> None:
 def test_a_sentence_is_worth_as_much_as_the_best_of_its_chunks() -> None:
     text = "A river here in the west. A river here in the east. A river here in the north."
     chunks = [((52, len(text)), 0.1), ((0, 25), 0.2), ((0, 51), 0.9), ((26, 51), 0.95), ((26, 51), 0.1)]
-    documents = [RankedDocument(text, chunks)]
+    documents = [RankedDocument(DocumentText(text), chunks)]
 
     assert texts(documents, pack("river", documents, 6)) == [["A river here in the east."]]
     assert texts(documents, pack("river", documents, 12)) == [
@@ -69,7 +69,7 @@ def test_a_sentence_is_worth_as_much_as_the_best_of_its_chunks() -> None:
 def test_a_long_document_leaves_turns_to_others() -> None:
     text = "\n".join(f"The river number {number} rises." for number in range(100))
     chunks = [((start, start + 100), 0.5) for start in range(0, len(text) - 100, 50)]
-    steps = packed("river", [RankedDocument(text, chunks)], 50, words)
+    steps = packed("river", [RankedDocument(DocumentText(text), chunks)], 50, words)
 
     assert sum(1 for _ in steps) > len(chunks) + 2 * 90
 
@@ -136,5 +136,5 @@ def test_the_budget_is_kept_without_overlaps(given_: list[tuple[str, float]], bu
         assert all(one.end < other.start for one, other in pairwise(its))
         assert all(0 <= piece.score < 1 and piece.start < piece.end for piece in its)
     everything = [piece for its in texts(documents, pack("river", documents, 1000)) for piece in its]
-    kept, there = " ".join(everything).split(), " ".join(document.text for document in documents).split()
+    kept, there = " ".join(everything).split(), " ".join(each.document.text for each in documents).split()
     assert set(kept) == set(there) - {"-"} | set(kept) & {"-"}

@@ -12,11 +12,12 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_first_stage.bm25 import Bm25Config
 from farrank_first_stage.config import FirstStageConfig
+from farrank_first_stage.lucene_stage import LuceneStage
 from farrank_indexes.chunk_encoder import ChunkEncoder
 from farrank_indexes.encodings_store import EncodingsStoreBuilder
 from farrank_server.config.schema import ListenConfig, RankerConfig, ServerConfig
 from farrank_server.replica import Replica
-from support.kept_index import kept_index
+from support.kept_index import copy_with, kept_index
 
 QUERY = "where does the river rise"
 TEXTS = {
@@ -37,11 +38,14 @@ def kept(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stub(tiny_rankers: dict[str, Path], kept: Path) -> AsyncIterator[Any]:
+async def stub(
+    tiny_rankers: dict[str, Path], kept: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Any]:
+    older = copy_with(kept, tmp_path_factory.mktemp("older") / "index", "encodings")
     config = ServerConfig(
         rankers={name: RankerConfig(str(tiny_rankers[name])) for name in FAMILIES},
         listen=ListenConfig(port=0, metrics_port=None),
-        first_stage=FirstStageConfig(indexes={"kept": Bm25Config(kept)}),
+        first_stage=FirstStageConfig(indexes={"kept": Bm25Config(kept), "older": Bm25Config(older)}),
     )
     async with Replica(config) as opened, grpc.aio.insecure_channel(opened.address) as channel:
         yield rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
@@ -91,6 +95,31 @@ async def test_texts_are_read_from_the_index(stub: Any, ranker: str) -> None:
     assert found(searched) == found(by_id) == found(with_texts)
     assert found(by_id)["short"] == ["A river"]
     assert all(found(by_id).values())
+
+
+async def test_stored_texts_are_not_asked_of_lucene(stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older index has none: Lucene reads them, and the same sentences are found."""
+    asked = options(ranker="biencoder", context_tokens=40)
+
+    async def search(index: str) -> Any:
+        return await stub.SearchAndRerank(
+            pb.SearchAndRerankRequest(query="river rivers", index=index, options=asked)
+        )
+
+    read = LuceneStage.texts
+    reads: list[str] = []
+
+    async def counted(stage: LuceneStage, *arguments: Any, **more: Any) -> list[str]:
+        reads.append(stage.describe().name)
+        return await read(stage, *arguments, **more)
+
+    monkeypatch.setattr(LuceneStage, "texts", counted)
+    of_store, of_lucene = await search("kept"), await search("older")
+
+    assert found(of_store) == found(of_lucene)
+    assert of_store.context == of_lucene.context
+    assert all(found(of_store).values())
+    assert set(reads) == {"older"}
 
 
 async def test_only_the_best_documents_have_sentences(stub: Any) -> None:
