@@ -53,16 +53,17 @@ class ReadDocument(NamedTuple):
 
 
 def chosen(query: str, documents: Sequence[ReadDocument]) -> Generator[None, None, list[list[ScoredSpan]]]:
-    """Choose the sentences of each document, best first; yield after each few documents.
+    """Choose the sentences of each document, best first; yield after each document.
 
     Sentences that have nothing of the query follow in the order of their chunks.
     """
     terms = QueryTerms(query, [each.document.text for each in documents])
     found = []
     for first in range(0, len(documents), _TOGETHER):
-        yield
-        some = documents[first : first + _TOGETHER]
-        near = [_near(document, chunks[:CHUNKS]) for document, chunks in some]
+        some, near = documents[first : first + _TOGETHER], []
+        for document, chunks in some:
+            yield
+            near.append(_near(document, chunks[:CHUNKS]))
         texts = [
             document.text[start:end]
             for (document, _), its in zip(some, near, strict=True)
