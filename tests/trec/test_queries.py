@@ -54,3 +54,11 @@ def test_a_field_of_a_tsv_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match=r"field 'title' needs a \.jsonl file"):
         read_queries(tmp_path / "q.tsv", "title")
+
+
+def test_a_byte_order_mark_belongs_to_no_query(tmp_path: Path) -> None:
+    path = tmp_path / "queries.tsv"
+    path.write_bytes("q1\tfirst\nq2\tsecond\n".encode("utf-8-sig"))
+    assert read_queries(path) == {"q1": "first", "q2": "second"}
+    path.write_bytes(b"\xef\xbb\xbf\nq1\tfirst\n")
+    assert read_queries(path) == {"q1": "first"}

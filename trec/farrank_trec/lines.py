@@ -4,6 +4,7 @@ import gzip
 import json
 import sys
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -27,8 +28,10 @@ def raw_lines(source: Path | str) -> Iterator[tuple[str, int, bytes]]:
         with _open(source) as opened:
             # Lines end only at \n: texts may hold other line ends of Python's text mode.
             for number, line in enumerate(opened, start=1):
-                if not line.isspace():
-                    yield f"{name}:{number}", offset, line.rstrip(b"\r\n")
+                # Editors on Windows begin a file with a mark, which is no part of its first line.
+                mark = len(BOM_UTF8) if number == 1 and line.startswith(BOM_UTF8) else 0
+                if not line[mark:].isspace():
+                    yield f"{name}:{number}", offset + mark, line[mark:].rstrip(b"\r\n")
                 offset += len(line)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{name}:{number + 1}: the gzip file is damaged: {error}") from error
