@@ -211,6 +211,8 @@ test("a laid-out sentence becomes one line, and the question's words are marked 
   const marked = (sentence, question) => markedParts(sentence, question).filter((part) => part.marked).map((part) => part.text);
   assert.deepEqual(marked("The parser parses Command-line arguments, and I do it.", "how do I parse command line arguments"), ["parser", "parses", "Command", "line", "arguments"]);
   assert.deepEqual(marked("Is it on?", "is it on"), ["Is", "it", "on"]);
+  // Short words may be a question's subject, and long ones may not.
+  assert.deepEqual(marked("Without it, the CSV has a set in C.", "what has a csv set without the C"), ["CSV", "set", "C"]);
   assert.deepEqual(marked("file and filename", "file"), ["file"]);
   assert.deepEqual(marked("Flüsse 🙂 川は海へ", "川 flüsse"), ["Flüsse", "川"]);
   for (const sentence of ["", "a <b> 🙂", "no word of it"]) {
@@ -361,6 +363,8 @@ test("measures of a ranking, as trec_eval has them", () => {
   assert.equal(ndcg(["a", "b", "d"], grades), 1);
   assert.deepEqual([ndcg(["x"], grades), ndcg([], grades), ndcg(["a"], { a: 0 })], [0, 0, 0]);
   assert.equal(ndcg(["x", "a"], grades, 1), 0);
+  assert.equal(ndcg(["constructor", "a", "b", "d"], grades), ndcg(["x", "a", "b", "d"], grades));
+  assert.equal(judgedShare(["constructor", "a"], grades), 0.5);
   assert.deepEqual([reciprocalRank(["c", "a"], grades), reciprocalRank(["x"], grades)], [0.5, 0]);
   assert.equal(judgedShare(["a", "x"], grades), 0.5);
   assert.deepEqual([median([3, 1, 2]), median([4, 1]), median([])], [2, 2.5, 0]);
@@ -421,6 +425,7 @@ test("messages name the page's controls, and say when a second try may help", ()
   assert.equal(inThePagesWords("options.depth.mode: is 7"), "Depth: is 7");
   assert.equal(inThePagesWords("k: is 9; max_documents is 5"), "Candidates: is 9; max_documents is 5");
   assert.equal(inThePagesWords("draining: soon"), "draining: soon");
+  assert.equal(inThePagesWords("an API key is required; send it as x-api-key: KEY or authorization: Bearer KEY"), "an API key is required");
   assert.deepEqual(["unavailable", "invalid_argument", "not_found", "permission_denied"].map(isTemporary), [true, false, false, false]);
 });
 

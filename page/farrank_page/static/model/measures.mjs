@@ -1,5 +1,10 @@
 // Measures of judged rankings, as trec_eval defines them, and the significance of a difference.
 
+/** The grade of a document, undefined if it is not judged. Ids may be names that each object has, such as `constructor`. */
+export function gradeOf(id, grades) {
+  return Object.hasOwn(grades, id) ? grades[id] : undefined;
+}
+
 /**
  * nDCG of the first `k`: gains are the grades, discounted by log2(rank + 1). 0 if nothing relevant is judged.
  *
@@ -10,19 +15,19 @@ export function ndcg(ranked, grades, k = 10) {
   const gain = (grade, place) => Math.max(0, grade) / Math.log2(place + 2);
   const sum = (list) => list.slice(0, k).reduce((total, grade, place) => total + gain(grade, place), 0);
   const ideal = sum(Object.values(grades).sort((one, other) => other - one));
-  return ideal === 0 ? 0 : sum(ranked.map((id) => grades[id] ?? 0)) / ideal;
+  return ideal === 0 ? 0 : sum(ranked.map((id) => gradeOf(id, grades) ?? 0)) / ideal;
 }
 
 /** The reciprocal rank of the first document with a grade of at least 1 among the first `k`; 0 if there is none. */
 export function reciprocalRank(ranked, grades, k = 10) {
-  const place = ranked.slice(0, k).findIndex((id) => (grades[id] ?? 0) >= 1);
+  const place = ranked.slice(0, k).findIndex((id) => (gradeOf(id, grades) ?? 0) >= 1);
   return place < 0 ? 0 : 1 / (place + 1);
 }
 
 /** The share of the first `k` that is judged. */
 export function judgedShare(ranked, grades, k = 10) {
   const first = ranked.slice(0, k);
-  return first.length === 0 ? 0 : first.filter((id) => id in grades).length / first.length;
+  return first.length === 0 ? 0 : first.filter((id) => Object.hasOwn(grades, id)).length / first.length;
 }
 
 export function mean(values) {

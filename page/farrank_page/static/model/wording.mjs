@@ -132,11 +132,11 @@ const CONTROLS = {
   "options.evidence_documents": "Candidates",
 };
 
-/** A message of the server with the name of the page's control in place of the contract's field. */
+/** A message of the server with the name of the page's control in place of the contract's field, and without the header of a key. */
 export function inThePagesWords(message) {
   const [, field, rest] = /^([a-z_.]+)(?:\[\d+\])?[a-z_.]*: (.*)$/su.exec(message) ?? [];
   const control = CONTROLS[field] ?? CONTROLS[field?.split(".").slice(0, 2).join(".")];
-  return control ? `${control}: ${rest}` : message;
+  return control ? `${control}: ${rest}` : message.replace(/; send it as x-api-key.*$/su, "");
 }
 
 /** A difference with its sign, and enough digits for measures. */

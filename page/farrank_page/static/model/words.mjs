@@ -1,7 +1,14 @@
 // Marks the words of a question in a sentence, and shows sentences of laid-out text in one line.
 
 const LETTERS = /[\p{L}\p{N}]/u;
-// Shorter words of a question, such as "how do I", are marked only if it has no longer ones.
+// Words of a question that do not tell its subject. They are marked only if it has no others.
+const FUNCTION_WORDS = new Set(
+  `a all also am an and any are as at be been but by can could did do does each every for from had has have he her here his how i if in
+  into is it its just may me might more most must my no not of on onto only or our over shall she should so some than that the their
+  them then there these they this those to too under very was we were what when where which who whose why will with without would you
+  your`.split(/\s+/),
+);
+// Shorter words have no forms.
 const LONG = 4;
 // Two words with this common beginning are forms of one word, if one of them is not much longer.
 const STEM = 5;
@@ -15,8 +22,8 @@ export function oneLine(text) {
 /** The parts `{text, marked}` of a sentence; marked ones are words of the question, or forms of them. */
 export function markedParts(sentence, question) {
   const all = wordsOf(question).map(({ segment }) => segment.toLowerCase());
-  const long = all.filter((word) => word.length >= LONG || !/^[\x00-\u024f]/.test(word));
-  const asked = long.length > 0 ? long : all;
+  const telling = all.filter((word) => !FUNCTION_WORDS.has(word));
+  const asked = telling.length > 0 ? telling : all;
   const parts = [];
   const add = (text, marked) => {
     const last = parts.at(-1);
