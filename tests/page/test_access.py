@@ -144,6 +144,10 @@ async def test_a_phone_shows_results_first(page: Page) -> None:
     box = await page.locator("ranking-list li").first.bounding_box()
     assert box
     assert box["y"] <= ABOVE_PX
+    # A row has no room to show how much was read, but says it.
+    await expect(row(page, "rhine").get_by_role("button")).to_have_accessible_name(
+        re.compile(r"\d of \d+ chunks read")
+    )
     # An opened document covers the page, and nothing behind it takes the focus.
     await row(page, "rhine").locator("button").click(position={"x": 80, "y": 12})
     reader = page.locator("passage-reader")

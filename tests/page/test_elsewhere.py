@@ -80,6 +80,11 @@ async def test_the_link_and_the_files_of_an_answer(page: Page) -> None:
     shown = await names(page)
     await page.get_by_role("button", name="Copy link").click()
     assert await page.evaluate("navigator.clipboard.readText()") == page.url
+    # Without the clipboard's interface, the page selects a text to copy, and gives the focus back.
+    await page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    await page.get_by_role("button", name="Copy link").press("Enter")
+    await expect(page.locator("#tools .note")).to_have_text("Copied.")
+    await expect(page.get_by_role("button", name="Copy link")).to_be_focused()
     saved = {}
     for button in ("CSV", "TREC run", "JSON"):
         async with page.expect_download() as download:

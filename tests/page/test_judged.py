@@ -1,5 +1,6 @@
 """Judged questions on the evidence page, in a real Chromium against a real server."""
 
+import asyncio
 import csv
 import io
 from typing import Any
@@ -115,3 +116,32 @@ async def test_measuring_is_cancelled(page: Page, site: Site) -> None:
     await expect(page.locator(".running")).to_be_empty()
     await page.get_by_role("button", name="Measure").click()
     await expect(page.locator(".question")).to_have_count(3)
+
+
+async def test_the_focus_stays_while_questions_are_asked(page: Page, site: Site) -> None:
+    asked = asyncio.Semaphore(0)
+
+    async def hold(route: Any) -> None:
+        await asked.acquire()
+        await route.continue_()
+
+    await page.route("**/SearchAndRerank", hold)
+    await page.goto(f"{site.url}?view=judged")
+    await page.get_by_role("button", name="Measure").click()
+    cancel = page.get_by_role("button", name="Cancel")
+    await cancel.focus()
+    asked.release()
+    await expect(page.locator(".running")).to_contain_text("question 2 of 3")
+    await expect(cancel).to_be_focused()
+    asked.release()
+    asked.release()
+    await expect(page.locator(".running")).to_be_empty()
+    await expect(page.get_by_role("button", name="Measure")).to_be_focused()
+
+    # Figures of another number of candidates go at once; the title is that of the view.
+    await expect(page.locator(".stages tr")).to_have_count(3)
+    await expect(page).to_have_title("Judged questions – Farrank")
+    await page.locator("judged-view input[name=k]").fill("2")
+    await page.get_by_role("button", name="Measure").click()
+    await expect(page.locator(".stages")).to_be_empty()
+    await expect(page.locator(".against")).to_be_empty()

@@ -140,6 +140,77 @@ async def test_results_appear_as_they_come(page: Page, site: Site) -> None:
     assert len(calls) >= 2
 
 
+async def hold_readings(page: Page, held: asyncio.Event) -> None:
+    """Hold the calls that read whole documents. Those that fetch a text go on."""
+
+    async def hold(route: Any) -> None:
+        if "returnTexts" not in route.request.post_data:
+            await held.wait()
+        await route.continue_()
+
+    await page.route("**/Rerank", hold)
+    await unfold(page)
+    await page.select_option("select[name=a]", "maxp")
+    await page.fill("#query", RIVER_QUESTION)
+    await page.press("#query", "Enter")
+    await expect(page.locator("ranking-list li.pending").first).to_be_visible()
+
+
+async def test_rounds_leave_the_open_document_and_the_chosen_order(page: Page) -> None:
+    held = asyncio.Event()
+    await hold_readings(page, held)
+    await expect(page.locator("#status")).to_contain_text(re.compile(r"^\d documents, still reading\."))
+    await page.get_by_role("button", name="First stage", exact=True).click()
+    await row(page, "sea").locator("button").click(position={"x": 80, "y": 12})
+    text, facts = page.locator("passage-reader .text"), page.locator("passage-reader .facts")
+    await expect(text).to_have_text(TEXTS["sea"])
+    await expect(facts).to_contain_text("still reading · read 1 of")
+    await text.hover()
+    await page.mouse.wheel(0, 150)
+    await asyncio.sleep(0.3)
+    assert await text.evaluate("(text) => text.scrollTop") == 150
+    held.set()
+    await answered(page)
+    await expect(page.locator("li.pending")).to_have_count(0)
+    await expect(facts).not_to_contain_text("still reading")
+    await expect(facts).to_contain_text(re.compile(r"read (\d+) of \1 chunks"))
+    await expect(text).to_be_focused()
+    assert await text.evaluate("(text) => text.scrollTop") == pytest.approx(150, abs=2)
+    await expect(page.locator(".order[aria-pressed=true]")).to_have_text("First stage")
+    assert await names(page) == [name for name in TEXTS if name != "bread"]
+
+
+async def test_a_cancelled_answer_can_be_read_on(page: Page) -> None:
+    held = asyncio.Event()
+    await hold_readings(page, held)
+    await page.get_by_role("button", name="Cancel").press("Enter")
+    await expect(page.locator("#status")).to_contain_text(re.compile(r"^Cancelled\. \d documents in .* read"))
+    await expect(page.locator("#query")).to_be_focused()
+    await expect(page.locator("li.pending")).to_have_count(0)
+    await expect(row(page, "sea").locator(".partly")).to_have_text(re.compile(r"^1 of \d+ chunks read$"))
+    held.set()
+    await row(page, "sea").locator("button").click(position={"x": 80, "y": 12})
+    await page.get_by_role("button", name="Read this document whole").click()
+    await expect(page.locator("passage-reader .facts")).to_contain_text("when read whole")
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Read all of them whole").click()
+    await answered(page)
+    assert "depth=all" in page.url
+    await expect(row(page, "danube").locator(".partly")).to_have_count(0)
+
+
+async def test_a_document_is_read_whole_once(page: Page, site: Site) -> None:
+    await page.goto(f"{site.url}?q={RIVER_QUESTION}&depth=adaptive,chunks=2")
+    await answered(page)
+    before = await names(page)
+    await page.locator("ranking-list li button").first.click(position={"x": 80, "y": 12})
+    twice = "(button) => { button.click(); button.click(); }"
+    await page.get_by_role("button", name="Read this document whole").evaluate(twice)
+    await expect(page.locator("passage-reader .facts")).to_contain_text("when read whole")
+    await asyncio.sleep(0.5)
+    assert await names(page) == before
+
+
 async def test_texts_come_when_a_document_opens_and_little_is_moved(page: Page, site: Site) -> None:
     moved: dict[str, list[int]] = {}
 
@@ -246,7 +317,13 @@ async def test_documents_of_ones_own(page: Page) -> None:
     assert await names(page) == ["pasted 1, 1", "pasted 1, 2", "pasted 2"]
     await row(page, "pasted 1, 1").locator("button").click(position={"x": 80, "y": 12})
     await expect(page.locator("passage-reader .text")).to_have_text(RIVER * 30)
-    # The page does not keep them, and says so.
+    # They are there for the question before, until the page is loaded anew.
+    await page.keyboard.press("Escape")
+    await search(page, "flour")
+    await page.go_back()
+    await expect(page).to_have_title(re.compile("^river"))
+    await answered(page)
+    assert await page.locator("ranking-list mark").all_text_contents() != []
     await page.reload()
     await expect(page.locator("#problem")).to_contain_text("Bring them again")
 
@@ -347,12 +424,19 @@ async def test_a_key_is_asked_for_and_sent_with_every_call(
         tab = await browser.new_page()
         await tab.goto(site.url)
         await expect(tab.locator("#problem h2")).to_have_text("The server asks for a key")
+        await expect(tab.locator("#problem .said")).to_have_text("an API key is required")
+        # A question that is asked before the key waits for it.
+        await tab.fill("#query", RIVER_QUESTION)
+        await tab.press("#query", "Enter")
         for shown in ("farrank_wrong", key):
             await tab.get_by_label("API key").fill(shown)
             await tab.get_by_role("button", name="Use this key").click()
             if shown != key:
                 await expect(tab.locator("#problem .said")).to_contain_text("the API key is unknown")
+                await expect(tab.get_by_label("API key")).to_be_focused()
         await expect(tab.locator("#problem")).to_be_hidden()
+        await answered(tab)
+        await expect(tab.locator("#query")).to_be_focused()
         assert await tab.locator("select[name=a] option").all_inner_texts() == ["biencoder"]
         await search(tab)
         await tab.get_by_text("The same call from code").click()

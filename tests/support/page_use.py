@@ -27,7 +27,7 @@ async def search(page: Page, query: str = RIVER_QUESTION, **chosen: str) -> None
 
 async def answered(page: Page) -> None:
     """Wait until the whole answer is shown."""
-    await expect(page.locator("#status")).to_contain_text(re.compile("documents? in "))
+    await expect(page.locator("#status")).to_contain_text(re.compile("documents?(: [^ ]+)? in "))
     await expect(page.locator("#progress")).to_be_hidden()
     await expect(page.locator("#status")).not_to_contain_text("still reading")
 

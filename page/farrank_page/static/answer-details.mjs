@@ -1,6 +1,6 @@
 // The parts below a ranking: its link and files, what its colours mean, and the same call from code.
 
-import { button, copied, make, saved } from "./elements/make.mjs";
+import { button, copied, keepFocus, make, saved } from "./elements/make.mjs";
 import { rankingCsv, trecRun } from "./model/export.mjs";
 import { cohere, curl, javascript, python, shortened } from "./model/snippets.mjs";
 import { STEPS, ranges } from "./model/strip.mjs";
@@ -14,14 +14,15 @@ export function tools(place, asked, { answer, raw }) {
   const copy = button("Copy link", {}, async () => {
     note.textContent = (await copied(location.href)) ? "Copied." : "This browser does not let the page copy.";
   });
-  place.replaceChildren(
+  const shown = [
     ...(asked.source === "index" ? [copy] : []),
     make("span", { class: "of-tools" }, "Save as"),
     button("CSV", {}, () => saved(`${name}.csv`, rankingCsv(answer), "text/csv")),
     button("TREC run", {}, () => saved(`${name}.trec`, trecRun(answer.documents, "1", answer.ranker.name), "text/plain")),
     button("JSON", {}, () => saved(`${name}.json`, JSON.stringify(raw, null, 2), "application/json")),
     note,
-  );
+  ];
+  keepFocus(place, ({ textContent }) => textContent, () => place.replaceChildren(...shown));
 }
 
 /** Show what the colours of answers mean. */

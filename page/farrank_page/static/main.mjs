@@ -53,14 +53,17 @@ async function readCatalog() {
 
 /** Show the view and the question of the address. */
 function route() {
+  if (catalog === null) return;
   form.show(asked);
+  document.title = asked.view === "judged" ? "Judged questions – Farrank" : "Farrank";
   const missing = form.missing(asked);
   at("welcome").hidden = asked.query !== "" || asked.view !== "";
   judged.close();
-  if (missing !== null || asked.view === "judged" || asked.query === "" || asked.source === "own") search.clear();
+  const isOwnGone = asked.source === "own" && form.documents.length === 0;
+  if (missing !== null || asked.view === "judged" || asked.query === "" || isOwnGone) search.clear();
   if (missing !== null) showNotice("The address asks for something that is not here", missing);
   else if (asked.view === "judged") showJudged();
-  else if (asked.query !== "" && asked.source === "index") search.ask(asked, []);
+  else if (asked.query !== "" && !isOwnGone) search.ask(asked, form.documents);
   else if (asked.query !== "") showNotice("Your own documents are not here", "The page does not keep them. Bring them again, and ask.");
 }
 
@@ -74,6 +77,8 @@ function showJudged() {
 function ask(question) {
   asked = question;
   history.pushState(null, "", location.pathname + writeAddress(asked));
+  // The server did not list its rankers yet, or asked for a key first.
+  if (catalog === null) return readCatalog();
   at("welcome").hidden = true;
   judged.close();
   form.show(asked);
@@ -110,7 +115,6 @@ function listen() {
       event.preventDefault();
       history.pushState(null, "", link.href);
       asked = readAddress(location.search);
-      document.title = "Farrank";
       route();
     });
   }

@@ -2,16 +2,18 @@
 
 import { button, make } from "./elements/make.mjs";
 import { duration, headline, inThePagesWords, isTemporary } from "./model/wording.mjs";
-import { CallError, showKey } from "./service.mjs";
+import { CallError, hasKey, showKey } from "./service.mjs";
 
 const place = document.getElementById("problem");
 
 /** Show a failed call. `again` repeats it, where that can help. Other errors are thrown on. */
 export function showProblem(error, again) {
   if (!(error instanceof CallError)) throw error;
-  const wait = error.retryAfterMs === null ? null : `Ask again in ${duration(error.retryAfterMs)}, it says.`;
+  const wait = error.retryAfterMs === null ? null : `Ask again in ${duration(error.retryAfterMs)}.`;
   const helps = error.code === "unauthenticated" ? keyForm(again) : isTemporary(error.code) ? button("Try again", {}, again) : null;
   show(headline(error.code), inThePagesWords(error.message), wait && make("p", {}, wait), helps);
+  // The key that was given is a wrong one.
+  if (error.code === "unauthenticated" && hasKey()) helps.querySelector("input").focus();
 }
 
 /** Show a problem of the page's own. */
@@ -20,6 +22,8 @@ export function showNotice(title, text) {
 }
 
 export function hideProblem() {
+  // The focus must not vanish with a button or a field.
+  if (place.contains(document.activeElement)) document.getElementById("query").focus();
   place.hidden = true;
   place.replaceChildren();
 }

@@ -12,7 +12,7 @@ import { answers, wantsRounds } from "./model/rounds.mjs";
 import { ranges } from "./model/strip.mjs";
 import { counted, duration, measure, readInAll, score, whole } from "./model/wording.mjs";
 import { hideProblem, showProblem } from "./problem.mjs";
-import { call, textOf } from "./service.mjs";
+import { call, fetchText, heldText } from "./service.mjs";
 import { legend, showSnippets, tools } from "./answer-details.mjs";
 
 const at = (id) => document.getElementById(id);
@@ -31,15 +31,19 @@ export class Search {
   /** The answers: side `a`, and `b` if two rankers are compared, `{ranker, raw, waitedMs, answer, request, method}`. */
   #came = {};
   #order = "a";
+  /** Whether the user chose the order of this answer: then a later round keeps it. */
+  #isChosen = false;
   #running = new AbortController();
   #fetching = new AbortController();
+  /** The index of the document that was opened last; null before one is. */
   #place = null;
+  #isReadingWhole = false;
   #ticking = 0;
 
   /** `onPlace(document, chunk)` is called when another passage opens, or none (null). */
   constructor(onPlace) {
     this.onPlace = onPlace;
-    list.addEventListener("order", ({ detail }) => this.#showOrder(detail.key, true));
+    list.addEventListener("order", ({ detail }) => this.#chooseOrder(detail.key));
     list.addEventListener("above", () => at("query").focus());
     list.addEventListener("passage", ({ detail }) => this.#open(detail.index, detail.chunk, true));
     reader.addEventListener("passage", ({ detail }) => this.#open(detail.index, detail.chunk, false));
@@ -77,14 +81,27 @@ export class Search {
     const sides = asked.b === "" ? [["a", asked.a]] : [["a", asked.a], ["b", asked.b]];
     try {
       for (const [side, ranker] of sides) await this.#askOne(side, ranker, controller.signal);
-      this.showPlace(asked);
+      if (asked.document !== null && this.#place === null) this.showPlace(asked);
     } catch (error) {
       if (controller !== this.#running) return;
+      this.#keepUnfinished();
       if (error.name !== "AbortError") showProblem(error, () => this.ask(asked, documents));
-      else at("status").textContent = this.hasAnswer ? "Cancelled: the documents below are read in part." : "Cancelled; the server no longer works on it.";
+      else if (this.hasAnswer) at("status").prepend("Cancelled. ");
+      else at("status").textContent = "Cancelled; the server no longer works on it.";
     } finally {
-      if (controller === this.#running) this.#endProgress();
+      if (controller === this.#running) {
+        this.#running = new AbortController();
+        this.#endProgress();
+      }
     }
+  }
+
+  /** Show the answer as the last round left it: nothing reads its documents on. */
+  #keepUnfinished() {
+    for (const { answer } of Object.values(this.#came)) {
+      for (const each of answer.documents) [each.unfinished, each.pending] = [each.pending, false];
+    }
+    if (this.hasAnswer) this.#show();
   }
 
   /** Show nothing, and stop what runs. */
@@ -94,7 +111,9 @@ export class Search {
     this.#running = new AbortController();
     this.#came = {};
     this.#order = "a";
+    this.#isChosen = false;
     if (reader.isOpen) this.#close(false);
+    this.#place = null;
     this.#endProgress();
     at("answer").hidden = true;
     at("status").textContent = "";
@@ -124,11 +143,10 @@ export class Search {
       Object.assign(progress, { read: chunksRead, inAll: chunksInAll });
       const answer = readAnswer(raw, { brought: this.#brought, pending });
       this.#came = { ...this.#came, [side]: { ranker: name, raw, waitedMs, answer, ...requestOf(asked, name, this.#brought, most) } };
-      this.#order = side;
+      if (!this.#isChosen) this.#order = side;
       this.#show();
       if (pending.size > 0) this.#showProgress(progress);
     }
-    this.#endProgress();
   }
 
   /** Show that a call runs and for how long, and the share of the chunks that is read, once their number is known. */
@@ -149,6 +167,8 @@ export class Search {
 
   #endProgress() {
     clearInterval(this.#ticking);
+    // The focus must not vanish with the button.
+    if (at("progress").contains(document.activeElement)) at("query").focus();
     at("progress").hidden = true;
   }
 
@@ -166,7 +186,8 @@ export class Search {
       return;
     }
     this.#showStatus();
-    this.#showOrder(this.#order, false);
+    this.#showOrder();
+    this.#renewReader();
     const first = this.#brought ? "the order given" : "the first stage’s order";
     const alike = b
       ? { title: `${named(a)} and ${named(b)}`, ...compare(a.answer, b.answer) }
@@ -184,19 +205,20 @@ export class Search {
     const { a, b } = this.#came;
     const sides = [a, b].filter(Boolean);
     const isOver = (side) => !side.answer.documents.some(({ pending }) => pending);
-    const said = sides.map((side) => `${sides.length > 1 ? `${named(side)}: ` : ""}${isOver(side) ? `${duration(side.waitedMs)}, ${readInAll(side.answer)}` : "still reading"}`);
+    const figures = (side) => (isOver(side) ? `in ${duration(side.waitedMs)}, ${readInAll(side.answer)}` : "still reading");
+    const said = sides.length > 1 ? `: ${sides.map((side) => `${named(side)} ${figures(side)}`).join("; ")}` : `${isOver(a) ? "" : ","} ${figures(a)}`;
     const cut = a.answer.queryTokensCut > 0 ? ` ${counted(a.answer.queryTokensCut, "token")} of the question were not read.` : "";
     const grades = this.#grades();
     const quality = grades ? `. nDCG@10 ${sides.map((side) => measure(ndcg(side.answer.documents.map(({ id }) => id), grades))).join(" and ")}` : "";
     const more = [];
-    if (sides.some(({ answer }) => answer.documents.some((each) => each.chunksOnlyScored > 0))) {
+    if (sides.some(({ answer }) => answer.documents.some((each) => each.chunksOnlyScored > 0 || each.unfinished))) {
       const all = document.createElement("button");
       all.type = "button";
       all.textContent = "Read all of them whole";
       all.addEventListener("click", () => this.onAsk({ ...this.#asked, depth: "all" }));
       more.push(" ", all);
     }
-    at("status").replaceChildren(`${counted(a.answer.documents.length, "document")} in ${said.join("; ")}${quality}.${cut}`, ...more);
+    at("status").replaceChildren(`${counted(a.answer.documents.length, "document")}${said}${quality}.${cut}`, ...more);
   }
 
   /** The grades of this question, if it is judged; otherwise null. */
@@ -205,9 +227,16 @@ export class Search {
     return set?.questions.find(({ text }) => text === this.#asked.query)?.grades ?? null;
   }
 
-  #showOrder(key, isChosen) {
-    const { a, b } = this.#came;
+  #chooseOrder(key) {
     this.#order = key;
+    this.#isChosen = true;
+    this.#showOrder();
+    tools(at("tools"), this.#asked, this.#came[key] ?? this.#came.a);
+  }
+
+  #showOrder() {
+    const { a, b } = this.#came;
+    const key = this.#order;
     const [side, other] = key === "b" ? [b, a] : [a, b && key === "a" ? b : null];
     const firstTitle = this.#brought ? "As given" : "First stage";
     const orders = [
@@ -225,22 +254,27 @@ export class Search {
     const movesOf = moves(earlier, indexes(documents));
     const shownRounds = answer.rounds > 1;
     list.show({ key, orders, documents, moves: movesOf, before, rangeOf, question: this.#asked.query, grades: this.#grades(), shownRounds });
-    if (isChosen) {
-      list.querySelector(`.order[aria-pressed="true"]`).focus();
-      tools(at("tools"), this.#asked, side);
-    }
   }
 
-  /** Open a document at a chunk; without one, at the chunk that decided. */
+  /** Show what is known by now of the open document. */
+  #renewReader() {
+    if (!reader.isOpen) return;
+    const { documents, evidence, index } = this.#shown();
+    const found = documents.find((each) => each.index === this.#place);
+    found.text ??= heldText(index, found.id);
+    reader.renew({ document: found, range: ranges(evidence, documents)(found), rank: found.rank, note: found.note });
+  }
+
+  /** Open a document at a chunk; without one that it has, at the chunk that leads. */
   async #open(index, chunk, takesFocus) {
     const answer = this.#shown();
     const found = answer.documents.find((each) => each.index === index);
-    const at_ = chunk ?? Math.max(0, found.leadChunk);
+    const at_ = found.chunks[chunk] ? chunk : Math.max(0, found.leadChunk);
     this.#place = index;
     const range = ranges(answer.evidence, answer.documents)(found);
-    const show = (document_) => reader.show({ document: document_, range, chunk: at_, rank: found.rank, note: found.note });
+    found.text ??= heldText(answer.index, found.id);
     document.body.classList.add("reading");
-    show(found);
+    reader.show({ document: found, range, chunk: at_, rank: found.rank, note: found.note });
     list.select(index);
     this.#cover();
     this.onPlace(index, at_);
@@ -251,8 +285,9 @@ export class Search {
     const controller = new AbortController();
     this.#fetching = controller;
     try {
-      found.text = await textOf(this.#asked.query, answer.index, found.id, this.#asked.a, controller.signal);
-      if (this.#fetching === controller && reader.isOpen) show({ ...found });
+      await fetchText(this.#asked.query, answer.index, found.id, this.#asked.a, controller.signal);
+      // A round may have brought another answer meanwhile.
+      if (this.#fetching === controller) this.#renewReader();
     } catch (error) {
       if (error.name !== "AbortError") showProblem(error, () => this.#open(index, chunk, true));
     }
@@ -266,8 +301,10 @@ export class Search {
 
   /** Let the ranker read the open document whole. Its rank stays: only scores of one call compare. */
   async #readWhole() {
+    if (this.#isReadingWhole) return;
     const side = this.#came[this.#order] ?? this.#came.a;
     const found = side.answer.documents.find(({ index }) => index === this.#place);
+    this.#isReadingWhole = true;
     const one = sent(this.#brought?.[found.index] ?? { id: found.id, index: side.answer.index });
     const options = { ...side.request.options, depth: { mode: "DEPTH_MODE_ALL" } };
     delete options.evidenceDocuments;
@@ -278,10 +315,16 @@ export class Search {
       const note = `score ${score(read.score)} when read whole`;
       const merged = { ...read, index, rank, firstRank, firstStageScore, name, text, round, score: found.score, note };
       side.answer.documents.splice(side.answer.documents.indexOf(found), 1, merged);
-      this.#showOrder(this.#order, false);
-      this.#open(index, null, true);
+      // The answer of another question may have taken its place.
+      if (!Object.values(this.#came).includes(side)) return;
+      this.#showOrder();
+      if (this.#place === index && reader.isOpen) this.#open(index, null, true);
     } catch (error) {
-      if (error.name !== "AbortError") showProblem(error, () => this.#readWhole());
+      if (error.name === "AbortError") return;
+      this.#renewReader();
+      showProblem(error, () => this.#readWhole());
+    } finally {
+      this.#isReadingWhole = false;
     }
   }
 

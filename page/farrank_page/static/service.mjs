@@ -51,14 +51,15 @@ export async function judgements() {
 // Texts are fetched when a document opens, and kept until the page closes.
 const texts = new Map();
 
-/** The text of a document of an index. Raises: CallError; AbortError. */
-export async function textOf(query, index, id, ranker, signal) {
-  const place = JSON.stringify([index, id]);
-  if (!texts.has(place)) {
-    const { answer } = await call("Rerank", textRequest(query, index, id, ranker), signal);
-    texts.set(place, answer.results[0].text ?? "");
-  }
-  return texts.get(place);
+/** Fetch the text of a document of an index. Raises: CallError; AbortError. */
+export async function fetchText(query, index, id, ranker, signal) {
+  const { answer } = await call("Rerank", textRequest(query, index, id, ranker), signal);
+  texts.set(JSON.stringify([index, id]), answer.results[0].text ?? "");
+}
+
+/** The text of a document that is fetched; null if it is not. */
+export function heldText(index, id) {
+  return texts.get(JSON.stringify([index, id])) ?? null;
 }
 
 async function fetched(path, options) {

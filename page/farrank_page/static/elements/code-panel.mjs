@@ -1,9 +1,11 @@
 // <code-panel>: code for the same call from other programs, and the answer as it came.
 
-import { button, copied, make } from "./make.mjs";
+import { button, copied, keepFocus, make } from "./make.mjs";
 
 /** Shows tabs `{name, shown, whole, note}`: `shown` is displayed, the result of `whole()` is copied. */
 export class CodePanel extends HTMLElement {
+  #name = "";
+
   show(tabs) {
     const code = make("pre", { id: "code", tabindex: "0", role: "tabpanel" });
     const note = make("p", { class: "note", role: "status" });
@@ -13,6 +15,7 @@ export class CodePanel extends HTMLElement {
     let chosen;
     const choose = (tab) => {
       chosen = tab;
+      this.#name = tab.name;
       buttons.forEach((each, place) => {
         const is = tabs[place] === tab;
         each.setAttribute("aria-selected", String(is));
@@ -34,8 +37,9 @@ export class CodePanel extends HTMLElement {
     const copy = button("Copy", { class: "copy" }, async () => {
       note.textContent = (await copied(chosen.whole())) ? "Copied." : "This browser does not let the page copy.";
     });
-    this.replaceChildren(make("div", { class: "tabs" }, list, copy), code, note);
-    choose(tabs[0]);
+    const shown = [make("div", { class: "tabs" }, list, copy), code, note];
+    keepFocus(this, ({ id, textContent }) => id || textContent, () => this.replaceChildren(...shown));
+    choose(tabs.find(({ name }) => name === this.#name) ?? tabs[0]);
   }
 }
 

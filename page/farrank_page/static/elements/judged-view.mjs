@@ -6,7 +6,7 @@ import { judgedRequest } from "../model/requests.mjs";
 import { counted, duration, measure, signed, whole } from "../model/wording.mjs";
 import { hideProblem, showProblem } from "../problem.mjs";
 import { call } from "../service.mjs";
-import { button, make, saved, tell } from "./make.mjs";
+import { button, keepFocus, make, saved, tell } from "./make.mjs";
 
 // As many candidates as the literature reranks.
 const CANDIDATES = 100;
@@ -37,7 +37,7 @@ export class JudgedView extends HTMLElement {
       "form",
       { class: "judged-form" },
       make("h2", {}, `${counted(set.questions.length, "judged question")} about ${set.index}`),
-      make("p", { class: "note" }, "Each question is searched and reranked; the ten best documents are held against the judgements."),
+      make("p", { class: "note" }, "Each question is searched and reranked; its ten best documents are compared with the judgements."),
       make("fieldset", {}, make("legend", {}, "Rankers"), ...rankers.map(box)),
       make("label", {}, "Candidates", make("input", { type: "number", name: "k", min: 1, max: most, step: 1, required: true, value: asked.k ?? Math.min(most, CANDIDATES) })),
       make("button", { type: "submit", class: "primary" }, "Measure"),
@@ -45,11 +45,17 @@ export class JudgedView extends HTMLElement {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       const given = new FormData(form);
-      if (Number(given.get("k")) !== this.#asked.k) this.#figures = new Figures();
+      if (Number(given.get("k")) !== this.#asked.k) this.#forget();
       this.#asked.k = Number(given.get("k"));
       if (given.has("ranker")) this.#measure(given.getAll("ranker"));
     });
-    this.replaceChildren(form, make("div", { class: "running", role: "status" }), make("div", { class: "stages" }), make("div", { class: "against" }));
+    this.replaceChildren(form, make("div", { class: "running" }), make("div", { class: "stages" }), make("div", { class: "against" }));
+  }
+
+  /** Figures of another number of candidates do not compare. */
+  #forget() {
+    this.#figures = new Figures();
+    for (const part of this.querySelectorAll(".stages, .against")) part.replaceChildren();
   }
 
   /** Hide the view, and stop what runs. */
@@ -66,25 +72,39 @@ export class JudgedView extends HTMLElement {
     const { questions } = this.#set;
     const asks = rankers.flatMap((ranker) => questions.map((question) => [ranker, question]));
     try {
+      const progress = this.#progress(asks.length);
       for (const [done, [ranker, question]] of asks.entries()) {
-        this.#progress(`${ranker}: question ${(done % questions.length) + 1} of ${questions.length}`, done, asks.length);
+        progress(`${ranker}: question ${(done % questions.length) + 1} of ${questions.length}`, done);
         const { answer } = await call("SearchAndRerank", judgedRequest(this.#asked, ranker, question.text), controller.signal);
         this.#figures.add(question, answer, ranker, Number(answer.timings?.totalNs ?? 0) / 1e6);
-        if (done % 8 === 7 || done === asks.length - 1) this.#showFigures();
+        if (done % 8 === 7) this.#showFigures();
       }
-      this.#progress("", 0, 0);
     } catch (error) {
       if (controller !== this.#running) return;
-      this.#progress("", 0, 0);
       if (error.name !== "AbortError") showProblem(error, () => this.#measure(rankers));
+    } finally {
+      if (controller === this.#running) this.#endProgress();
     }
   }
 
-  #progress(text, done, inAll) {
+  /** Show that questions are asked; returns a function that tells the question and how many are done. */
+  #progress(inAll) {
+    const bar = make("progress", { max: inAll, value: 0, "aria-label": "Questions" });
+    const said = make("span");
+    const cancel = button("Cancel", {}, () => this.#running.abort());
+    this.querySelector(".running").replaceChildren(bar, make("p", {}, said, " ", cancel));
+    return (text, done) => {
+      said.textContent = text;
+      bar.value = done;
+    };
+  }
+
+  #endProgress() {
     const place = this.querySelector(".running");
-    if (inAll === 0) return place.replaceChildren();
-    const bar = make("progress", { max: inAll, value: done, "aria-label": "Questions" });
-    place.replaceChildren(bar, make("p", {}, text, " ", button("Cancel", {}, () => this.#running.abort())));
+    // The focus must not vanish with the button.
+    if (place.contains(document.activeElement)) this.querySelector("button.primary").focus();
+    place.replaceChildren();
+    if (this.#figures.stages.size > 0) this.#showFigures();
   }
 
   #showFigures() {
@@ -121,37 +141,37 @@ export class JudgedView extends HTMLElement {
     const [a, b] = [stages.get(this.#pair.a), stages.get(this.#pair.b)];
     const compared = against(a, b, this.#set.questions);
     const choice = (side, label) => {
-      const select = make("select", { "aria-label": label }, ...rows.map(({ key, stage }) => make("option", { value: key, selected: key === this.#pair[side] }, titleOf(stage))));
+      const select = make("select", { "aria-label": label, "data-control": side }, ...rows.map(({ key, stage }) => make("option", { value: key, selected: key === this.#pair[side] }, titleOf(stage))));
       select.addEventListener("change", () => {
         this.#pair[side] = select.value;
         this.#showAgainst(rows);
-        this.querySelector(`.against select[aria-label="${label}"]`).focus();
       });
       return select;
     };
     const counts = [["wins", compared.wins], ["ties", compared.ties], ["losses", compared.losses]];
     const filters = counts.map(([kind, count]) => {
-      const filter = button(`${whole(count)} ${kind}`, { class: `only ${kind}`, "aria-pressed": String(this.#only === kind) }, () => {
+      const filter = button(`${whole(count)} ${kind}`, { class: `only ${kind}`, "data-control": kind, "aria-pressed": String(this.#only === kind) }, () => {
         this.#only = this.#only === kind ? "" : kind;
         this.#showAgainst(rows);
-        this.querySelector(`.against .${kind}`).focus();
       });
       filter.style.flexGrow = count;
       return filter;
     });
     const kept = compared.questions.filter(({ difference }) => this.#only === "" || this.#only === kindOf(difference));
-    this.querySelector(".against").replaceChildren(
+    const shown = [
       make("h2", {}, choice("b", "This stage"), " against ", choice("a", "That stage")),
       make("p", {}, `nDCG@10 ${signed(compared.difference)}, p ${compared.p < 0.001 ? "< 0.001" : `= ${compared.p.toFixed(3)}`} (randomization test of ${counted(compared.questions.length, "question")}).`),
       make("div", { class: "balance", role: "group", "aria-label": "Show only questions with" }, ...filters),
       make("ol", { "aria-label": "Questions" }, ...kept.map((each) => make("li", {}, this.#questionRow(each)))),
-    );
+    ];
+    const place = this.querySelector(".against");
+    keepFocus(place, ({ dataset }) => dataset.control, () => place.replaceChildren(...shown));
   }
 
   #questionRow({ question, a, b, difference }) {
     const bar = make("span", { class: `bar ${kindOf(difference)}`, "aria-hidden": "true" });
     bar.style.width = `${50 * Math.abs(difference)}%`;
-    const row = button("", { class: "question" }, () => tell(this, "question", { question: question.text, ...this.#sides() }));
+    const row = button("", { class: "question", "data-control": question.id }, () => tell(this, "question", { question: question.text, ...this.#sides() }));
     row.append(
       make("span", { class: "text" }, question.text),
       make("span", { class: "track" }, bar),

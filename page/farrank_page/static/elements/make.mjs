@@ -27,6 +27,15 @@ export function button(text, attributes, onClick) {
   return made;
 }
 
+/** Render a part of the page anew. The focus stays on the control of the same name, which `nameOf(control)` returns. */
+export function keepFocus(part, nameOf, render) {
+  const focused = part.contains(document.activeElement) ? nameOf(document.activeElement) : undefined;
+  render();
+  if (focused === undefined) return;
+  const controls = [...part.querySelectorAll("button, input, select, [tabindex]")];
+  controls.find((each) => nameOf(each) === focused)?.focus({ preventScroll: true });
+}
+
 /** Emit an event that bubbles up. */
 export function tell(element, what, detail) {
   element.dispatchEvent(new CustomEvent(what, { bubbles: true, detail }));
@@ -38,6 +47,7 @@ export async function copied(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
+    const focused = document.activeElement;
     // Browsers offer the clipboard only to pages from https and localhost; `execCommand` works elsewhere.
     const area = make("textarea", { class: "unseen", "aria-hidden": "true" });
     area.value = text;
@@ -45,6 +55,7 @@ export async function copied(text) {
     area.select();
     const done = document.execCommand("copy");
     area.remove();
+    focused?.focus();
     return done;
   }
 }

@@ -3,9 +3,9 @@
 import { NoDocument, readDocuments, withDocuments } from "../model/documents.mjs";
 import { codePoints } from "../model/offsets.mjs";
 import { counted } from "../model/wording.mjs";
-import { button, make, tell } from "./make.mjs";
+import { button, make } from "./make.mjs";
 
-/** Holds `documents`, `{id, name, text}` each. Emits `documents` when they change. */
+/** Holds `documents`, `{id, name, text}` each. */
 export class OwnDocuments extends HTMLElement {
   #documents = [];
   #pasted = 0;
@@ -92,7 +92,6 @@ export class OwnDocuments extends HTMLElement {
         ),
       ),
     );
-    tell(this, "documents");
   }
 }
 

@@ -2,9 +2,9 @@
 
 import { blocks } from "../model/reading.mjs";
 import { deservesEnlarging, stepOf } from "../model/strip.mjs";
-import { passage, readOf, score, unread, whole } from "../model/wording.mjs";
+import { counted, passage, readOf, score, unread } from "../model/wording.mjs";
 import "./evidence-strip.mjs";
-import { button, make, tell } from "./make.mjs";
+import { button, keepFocus, make, tell } from "./make.mjs";
 
 // Height of the text that stays visible above a passage.
 const CONTEXT_PX = 72;
@@ -53,6 +53,15 @@ export class PassageReader extends HTMLElement {
     this.#at(chunk);
   }
 
+  /** Show the open document anew when more of it is known. The passage, the focus and the text in sight stay. */
+  renew({ document, range, rank, note = "" }) {
+    const { start } = this.#document.chunks[this.#chunk] ?? {};
+    const sight = this.#text.querySelector(".block") ? this.#inSight() : null;
+    keepFocus(this, (control) => `${control.className} ${control.title}`, () => this.#open(document, range, rank, note));
+    this.#at(document.chunks.findIndex((chunk) => chunk.start === start));
+    if (sight) this.#scrollTo(this.#text.children[sight.block], sight.top);
+  }
+
   close() {
     this.#document = null;
     this.hidden = true;
@@ -77,7 +86,6 @@ export class PassageReader extends HTMLElement {
   }
 
   #open(document, range, rank, note) {
-    const hadFocus = this.#text?.contains(this.ownerDocument.activeElement);
     this.#document = document;
     this.#range = range;
     this.hidden = false;
@@ -91,8 +99,8 @@ export class PassageReader extends HTMLElement {
       enlarged.show(document, range, document.read);
       this.#strips.push(enlarged);
     }
-    const isPartial = document.chunksRead < document.chunksInAll && document.charactersCut === 0 && !document.pending;
-    const facts = [`rank ${rank}`, `score ${score(document.score)}`, `${whole(document.length)} characters`, readOf(document), unread(document), note];
+    const isPartial = document.chunksRead < document.chunksInAll && (document.charactersCut === 0 || document.unfinished) && !document.pending;
+    const facts = [`rank ${rank}`, `score ${score(document.score)}`, counted(document.length, "character"), document.pending ? "still reading" : "", readOf(document), document.pending ? "" : unread(document), note];
     this.replaceChildren(
       make(
         "div",
@@ -112,7 +120,6 @@ export class PassageReader extends HTMLElement {
       this.#text,
     );
     this.#write();
-    if (hadFocus) this.focusText();
   }
 
   #steps(isPartial) {
@@ -126,8 +133,13 @@ export class PassageReader extends HTMLElement {
       step("‹ Previous", "p", "the passage before"),
       step("Deciding", "d", "the passage that decided"),
       step("Next ›", "n", "the passage after"),
-      isPartial ? button("Read this document whole", { class: "whole" }, () => tell(this, "whole")) : null,
+      isPartial ? button("Read this document whole", { class: "whole" }, (event) => this.#askForWhole(event.currentTarget)) : null,
     );
+  }
+
+  #askForWhole(button_) {
+    button_.textContent = "Reading it…";
+    tell(this, "whole");
   }
 
   #write() {
@@ -174,11 +186,19 @@ export class PassageReader extends HTMLElement {
     else this.#text.scrollTop = 0;
   }
 
-  /** Scroll to a passage. scrollIntoView would also scroll the page. */
-  #scrollTo(span) {
+  /** The first block of the text in sight, and its `top` below that of the text. */
+  #inSight() {
+    const { top } = this.#text.getBoundingClientRect();
+    const blocks_ = [...this.#text.children].map((each) => each.getBoundingClientRect());
+    const block = Math.max(0, blocks_.findIndex(({ bottom }) => bottom > top));
+    return { block, top: blocks_[block].top - top };
+  }
+
+  /** Scroll an element to `top` below the text's own. scrollIntoView would also scroll the page. */
+  #scrollTo(element, top = CONTEXT_PX) {
     const text = this.#text;
     const scroll = () => {
-      const by = span.getBoundingClientRect().top - text.getBoundingClientRect().top - CONTEXT_PX;
+      const by = element.getBoundingClientRect().top - text.getBoundingClientRect().top - top;
       const before = text.scrollTop;
       text.scrollTop += by;
       return text.scrollTop !== before;

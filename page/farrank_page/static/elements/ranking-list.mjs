@@ -1,9 +1,10 @@
 // <ranking-list>: documents in one order, a dense row each: the sentence that decided, and the whole document's strip.
 
+import { gradeOf } from "../model/measures.mjs";
 import { counted, moved, readOf, score } from "../model/wording.mjs";
 import { markedParts } from "../model/words.mjs";
 import { drawnStrip } from "./evidence-strip.mjs";
-import { button, drawn, make, tell } from "./make.mjs";
+import { button, drawn, keepFocus, make, tell } from "./make.mjs";
 
 const KINDS = [
   ["up", "▲", "rose"],
@@ -38,12 +39,13 @@ export class RankingList extends HTMLElement {
    * `rangeOf` gives the range of evidence of a document; `grades` maps ids to judged grades, null if there are none.
    */
   show(order) {
-    const focused = this.contains(document.activeElement) ? document.activeElement.closest("li")?.dataset.index : null;
-    if (this.#order?.key !== order.key) this.#only = "";
+    const counts = countsOf(order.moves);
+    if (this.#order?.key !== order.key || !counts[this.#only]) this.#only = "";
     this.#order = order;
-    this.replaceChildren(this.#head(), make("div", { class: "rows" }, this.#rows(), ladder(order.documents.length)));
+    keepFocus(this, (control) => control.dataset.control ?? control.closest("li").dataset.index, () => {
+      this.replaceChildren(this.#head(counts), make("div", { class: "rows" }, this.#rows(), ladder(order.documents.length)));
+    });
     this.select(this.#selected);
-    if (focused) this.#rowOf(focused)?.querySelector("button").focus({ preventScroll: true });
   }
 
   /** Mark the open document; -1 for none. */
@@ -67,19 +69,16 @@ export class RankingList extends HTMLElement {
     return this.querySelector(`li[data-index="${index}"]`);
   }
 
-  #head() {
-    const { key, orders, moves, before } = this.#order;
+  #head(counts) {
+    const { key, orders, before } = this.#order;
     const tabs = orders.map((each) =>
-      button(each.title, { class: "order", "aria-pressed": String(each.key === key) }, () => tell(this, "order", { key: each.key })),
+      button(each.title, { class: "order", "data-control": each.key, "aria-pressed": String(each.key === key) }, () => tell(this, "order", { key: each.key })),
     );
-    const counts = { up: 0, down: 0, same: 0 };
-    for (const move of moves.values()) if (move !== null) counts[moved(move).kind] += 1;
     const filters = KINDS.filter(() => before !== "").map(([kind, sign, verb]) => {
       const label = `${counted(counts[kind], "document")} ${verb} since ${before}`;
-      const filter = button(`${sign} ${counts[kind]}`, { class: `only ${kind}`, title: label, "aria-label": label, "aria-pressed": String(this.#only === kind) }, () => {
+      const filter = button(`${sign} ${counts[kind]}`, { class: `only ${kind}`, "data-control": kind, title: label, "aria-label": label, "aria-pressed": String(this.#only === kind) }, () => {
         this.#only = this.#only === kind ? "" : kind;
         this.show(this.#order);
-        this.querySelector(`.only.${kind}`).focus();
       });
       filter.disabled = counts[kind] === 0;
       return filter;
@@ -106,7 +105,7 @@ export class RankingList extends HTMLElement {
     const place = documents.indexOf(document);
     const move = moves.get(document.index) ?? null;
     const shown = before === "" ? null : moved(move);
-    const grade = grades?.[document.id];
+    const grade = grades ? gradeOf(document.id, grades) : undefined;
     const isPartial = document.chunksRead < document.chunksInAll;
     const said = document.pending ? "still reading" : readOf(document);
     const round = shownRounds ? ` in ${counted(document.round, "round")}` : "";
@@ -124,7 +123,7 @@ export class RankingList extends HTMLElement {
         shown && make("span", { class: `move ${shown.kind}`, title: `${shown.text} since ${before}` }, make("span", { "aria-hidden": "true" }, shown.sign), unseen(`${shown.text} since ${before}`)),
       ),
       drawnStrip(document, rangeOf(document)),
-      isPartial ? make("span", { class: "partly", title: said }, document.pending ? said : `${document.chunksRead} of ${document.chunksInAll}`, unseen(` chunks read${round}`)) : unseen(said),
+      isPartial ? make("span", { class: "partly", title: said }, ...(document.pending ? [said] : [`${document.chunksRead} of ${document.chunksInAll}`, unseen(` chunks read${round}`)])) : unseen(said),
     );
     return make("li", { "data-index": document.index, class: document.pending ? "pending" : null }, row);
   }
@@ -162,6 +161,13 @@ export class RankingList extends HTMLElement {
     path?.setAttribute("d", move ? `M1 ${y(to + move)}C-.4 ${y(to + move)} -.4 ${y(to)} 1 ${y(to)}` : "");
     path?.setAttribute("class", move ? moved(move).kind : "");
   }
+}
+
+/** The number of documents that moved up, down, or not at all. */
+function countsOf(moves) {
+  const counts = { up: 0, down: 0, same: 0 };
+  for (const move of moves.values()) if (move !== null) counts[moved(move).kind] += 1;
+  return counts;
 }
 
 function ladder(rows) {
