@@ -16,7 +16,7 @@ const judged = document.querySelector("judged-view");
 
 /** What the server has; null until it has listed it. */
 let catalog = null;
-/** Its judged questions, a set an index. */
+/** Its judged questions, a set for each index. */
 let sets = [];
 /** The last question, in the form of the address. */
 let asked = readAddress(location.search);

@@ -61,7 +61,7 @@ function timings({ title, answer, waitedMs }, longest) {
       "p",
       { class: "note" },
       `Stages overlap: bars are durations, not a sequence. A chunk also waits for the call’s own earlier chunks. `,
-      `${duration(waitedMs)} until it was here. It ${readOf(answer)}${cached}, ${counted(answer.tokens, "token")} encoded. `,
+      `The answer arrived after ${duration(waitedMs)}. The ranker ${readOf(answer)}${cached}, and encoded ${counted(answer.tokens, "token")}. `,
       `${answer.ranker.name} ${answer.ranker.version.slice(0, 12)}, ${answer.ranker.runtime} ${answer.ranker.precision}.`,
     ),
   );
