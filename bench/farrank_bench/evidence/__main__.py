@@ -2,9 +2,9 @@
 
 python -m farrank_bench.evidence --data squad --index .cache/pydoc-index
 
-`best` and `three` compare ways to choose a sentence on whole articles of SQuAD. `latency` lets a server
-answer the demo's questions with and without sentences, in turns. `context` packs each article into a share of
-its tokens.
+`best` and `three` compare ways to choose a sentence on whole articles of SQuAD. `latency` and `sent` let a
+server answer the demo's questions with and without sentences, in turns. `context` packs each article into a
+share of its tokens.
 """
 
 import sys
@@ -24,7 +24,8 @@ TITLES = {
     "best": "Sentences of the best chunk: answer in the first / among three, time a document",
     "three": f"Sentences of the {CHUNKS} best chunks: answer in the first / among three, time a document",
     "context": "A context of a share of the article's tokens: the answer is in it",
-    "latency": f"Calls of {DOCUMENTS} documents",
+    "latency": f"Calls of {DOCUMENTS} documents of an index with stored vectors",
+    "sent": f"Calls of {DOCUMENTS} texts",
 }
 
 
@@ -56,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "best": lambda: ways(1),
         "three": lambda: ways(CHUNKS),
         "context": context,
-        "latency": lambda: added(given.index, min(given.questions, 50), given.rounds),
+        "latency": lambda: added(given.index, min(given.questions, 50), given.rounds, sent=False),
+        "sent": lambda: added(given.index, min(given.questions, 50), given.rounds, sent=True),
     }
     notes = (
         f"{given.questions} questions about {given.articles} whole articles of SQuAD's development set; the "

@@ -15,8 +15,8 @@ TIMEOUT_S = 600.0
 WITH_SENTENCES: RerankOptions = {"evidence": "sentences"}
 
 
-def added(index: Path, questions: int, rounds: int) -> list[Row]:
-    """Ask for ten documents: by a search, by id, as new texts and of a cross-encoder."""
+def added(index: Path, questions: int, rounds: int, *, sent: bool) -> list[Row]:
+    """Ask for ten documents: by a search and by id, or `sent` as new texts, and of a cross-encoder."""
     asked = [each.text for each in load_questions()][:questions]
     arguments = ["--ranker", "late=embedded:maxsim", "--ranker", "cross=embedded:maxp"]
     rows: list[Row] = []
@@ -49,11 +49,13 @@ def added(index: Path, questions: int, rounds: int) -> list[Row]:
             asked: RerankOptions = {**options, "ranker": "cross"}
             return client.rerank(question, texts[question], timeout_s=TIMEOUT_S, **asked)
 
-        few = asked[: max(3, questions // 10)]
-        rows += _compared("search, stored vectors", search, asked, rounds)
-        rows += _compared("by id, stored vectors", by_id, asked, rounds)
-        rows += _compared("new texts, embedded:maxsim", new_texts, few, 1)
-        rows += _compared("texts, cross-encoder", cross, few, rounds)
+        if sent:
+            few = asked[: max(3, questions // 10)]
+            rows += _compared("new texts, embedded:maxsim", new_texts, few, 1)
+            rows += _compared("texts, cross-encoder", cross, few, rounds)
+        else:
+            rows += _compared("search, stored vectors", search, asked, rounds)
+            rows += _compared("by id, stored vectors", by_id, asked, rounds)
     return rows
 
 

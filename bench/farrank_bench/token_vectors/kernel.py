@@ -1,12 +1,18 @@
-"""The kernel beside other libraries': the same vectors, in turns, in one run."""
+"""The kernel beside other libraries': the same vectors, in turns, each in a process of its own.
+
+In one process they disturb each other: the threads that one library starts wait busily while the next one
+computes.
+"""
 
 import importlib
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +21,15 @@ import torch
 from numpy.typing import NDArray
 
 from farrank_bench.report import Row, below
-from farrank_bench.rounds import Contender, ContenderFailed, PassResult, measure_rounds, whole
+from farrank_bench.rounds import (
+    Child,
+    Contender,
+    ContenderFailed,
+    PassResult,
+    child,
+    measure_rounds,
+    whole,
+)
 from farrank_rankers.family import MaxSimOptions
 from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.maxsim import score_token_vectors
@@ -24,29 +38,34 @@ from farrank_runtimes.token_codecs import CodedVectors, fit
 
 DOCUMENTS, TOKENS, WIDTH, QUERY, WINDOW = 100, 1431, 128, 32, 180
 WITHIN_MS = 5.0
+# Passes of a turn, whose median counts. Before the first one the last contender's threads fall asleep.
+PASSES, PAUSE_S = 5, 0.05
 # These need nothing that is not installed here.
 _BESIDE = ("pylate==1.6.0", "fast-maxsim==0.2.0", "maxsim-cpu==0.1.0")
 # It needs a torch of its own.
 _FAST_PLAID = "fast-plaid==1.7.0.2110"
 _INSTALL_TIMEOUT_S = 1800.0
 
+Vectors = NDArray[np.float32]
+Run = Callable[[], Any]
+
 
 def compare_kernels(rounds: int, cache: Path, folder: Path) -> list[Row]:
     """Let every kernel score all documents in each round. Raises: PartlyFailed naming those that failed."""
-    torch.set_num_threads(usable_cores())
     generator = np.random.default_rng(1)
     vectors = generator.standard_normal((DOCUMENTS * TOKENS + QUERY, WIDTH), dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    query, documents = vectors[:QUERY].copy(), vectors[QUERY:].reshape(DOCUMENTS, TOKENS, WIDTH)
-    with _packages(cache / "maxsim-peers"), _fast_plaid(cache, folder, query, documents) as fast_plaid:
+    np.save(folder / "query.npy", vectors[:QUERY])
+    np.save(folder / "documents.npy", vectors[QUERY:].reshape(DOCUMENTS, TOKENS, WIDTH))
+    packages = _packages(cache / "maxsim-peers")
+    with ExitStack() as stack:
         contenders: dict[str, Contender] = {
-            **{
-                f"Farrank, {name or 'fp32'}": _ours(name, query, documents)
-                for name in (*get_args(CodecName), None)
-            },
-            **{name: _timed(run) for name, run in _theirs(query, documents).items()},
-            "fast-plaid 1.7.0's search of these documents, 4 bits": fast_plaid,
+            name: partial(_asked, stack.enter_context(child(name, answer_passes, name, folder, packages)))
+            for name in KERNELS
         }
+        contenders["fast-plaid 1.7.0's search of these documents, 4 bits"] = stack.enter_context(
+            _fast_plaid(cache, folder)
+        )
         found = measure_rounds(contenders, rounds)
     rows = []
     for name, speeds in found.speeds.items():
@@ -56,7 +75,34 @@ def compare_kernels(rounds: int, cache: Path, folder: Path) -> list[Row]:
     return whole(rows, found)
 
 
-def _ours(name: CodecName | None, query: NDArray[np.float32], documents: NDArray[np.float32]) -> Contender:
+def answer_passes(connection: Connection, name: str, folder: Path, packages: Path) -> None:
+    """Load one kernel. For each message let it score all documents; send the seconds, or why it failed."""
+    sys.path.append(str(packages))
+    torch.set_num_threads(usable_cores())
+    run = KERNELS[name](np.load(folder / "query.npy"), np.load(folder / "documents.npy"))
+    while True:
+        connection.recv()
+        time.sleep(PAUSE_S)
+        try:
+            connection.send(statistics.median(_timed(run) for _ in range(PASSES)))
+        except ImportError as error:
+            connection.send(str(error))
+
+
+def _timed(run: Run) -> float:
+    started_s = time.perf_counter()
+    run()
+    return time.perf_counter() - started_s
+
+
+def _asked(process: Child) -> PassResult:
+    answer = process.ask()
+    if isinstance(answer, str):
+        raise ContenderFailed(answer)
+    return PassResult(answer, 1)
+
+
+def _ours(name: CodecName | None, query: Vectors, documents: Vectors) -> Run:
     codec = None if name is None else fit(name, documents.reshape(-1, WIDTH)[:40_000])
     ends = np.append(np.arange(WINDOW, TOKENS, WINDOW), TOKENS)
     coded = [
@@ -64,60 +110,55 @@ def _ours(name: CodecName | None, query: NDArray[np.float32], documents: NDArray
         for each in documents
     ]
     queries = [torch.from_numpy(query)] * DOCUMENTS
-    return _timed(lambda: score_token_vectors(coded, queries, MaxSimOptions()).scores)
+    return lambda: score_token_vectors(coded, queries, MaxSimOptions()).scores
 
 
-def _theirs(query: NDArray[np.float32], documents: NDArray[np.float32]) -> Mapping[str, Callable[[], Any]]:
-    """List the kernels of installed libraries. They are imported at the first call."""
-    asked, read = torch.from_numpy(query), torch.from_numpy(documents)
-    each = list(read)
+def _imported(module: str, name: str, given: Callable[[Vectors, Vectors], Sequence[Any]]) -> "Kernel":
+    """Make a kernel of a function of an installed library, imported at its first call."""
 
-    def of(module: str, name: str) -> Any:
-        try:
-            return getattr(importlib.import_module(module), name)
-        except ImportError as error:
-            raise ContenderFailed(str(error)) from error
+    def kernel(query: Vectors, documents: Vectors) -> Run:
+        arguments = given(query, documents)
+        return lambda: getattr(importlib.import_module(module), name)(*arguments)
 
-    return {
-        "sentence-transformers' maxsim, fp32": lambda: of("sentence_transformers.util.similarity", "maxsim")(
-            [asked], each
-        ),
-        "PyLate 1.6.0's colbert_scores, fp32": lambda: of("pylate.scores", "colbert_scores")(
-            asked[None], read
-        ),
-        "fast-maxsim 0.2.0, fp32": lambda: of("fast_maxsim", "maxsim_scores")(query, documents),
-        "maxsim-cpu 0.1.0, fp32": lambda: of("maxsim_cpu", "maxsim_scores")(query, documents),
-        "numpy, fp32": lambda: [(query @ document.T).max(axis=1).sum() for document in documents],
-    }
+    return kernel
 
 
-def _timed(run: Callable[[], Any]) -> Contender:
-    def score() -> PassResult:
-        started_s = time.perf_counter()
-        run()
-        return PassResult(time.perf_counter() - started_s, 1)
-
-    return score
+def _numpy(query: Vectors, documents: Vectors) -> Run:
+    return lambda: [(query @ document.T).max(axis=1).sum() for document in documents]
 
 
-@contextmanager
-def _packages(folder: Path) -> Iterator[None]:
-    """Make packages importable that are installed apart, so that nothing else depends on them."""
+# They take the query's vectors and the documents'. Shapes: (Q, K), (D, T, K).
+Kernel = Callable[[Vectors, Vectors], Run]
+
+KERNELS: Mapping[str, Kernel] = {
+    **{f"Farrank, {name or 'fp32'}": partial(_ours, name) for name in (*get_args(CodecName), None)},
+    "sentence-transformers' maxsim, fp32": _imported(
+        "sentence_transformers.util.similarity",
+        "maxsim",
+        lambda query, documents: ([torch.from_numpy(query)], list(torch.from_numpy(documents))),
+    ),
+    "PyLate 1.6.0's colbert_scores, fp32": _imported(
+        "pylate.scores",
+        "colbert_scores",
+        lambda query, documents: (torch.from_numpy(query)[None], torch.from_numpy(documents)),
+    ),
+    "fast-maxsim 0.2.0, fp32": _imported("fast_maxsim", "maxsim_scores", lambda *vectors: vectors),
+    "maxsim-cpu 0.1.0, fp32": _imported("maxsim_cpu", "maxsim_scores", lambda *vectors: vectors),
+    "numpy, fp32": _numpy,
+}
+
+
+def _packages(folder: Path) -> Path:
+    """Install packages apart, so that nothing else depends on them."""
     ready = folder / ".ready"
     if not ready.exists():
         _pip("--target", str(folder), "--no-deps", *_BESIDE)
         ready.touch()
-    sys.path.append(str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
+    return folder.absolute()
 
 
 @contextmanager
-def _fast_plaid(
-    cache: Path, folder: Path, query: NDArray[np.float32], documents: NDArray[np.float32]
-) -> Iterator[Contender]:
+def _fast_plaid(cache: Path, folder: Path) -> Iterator[Contender]:
     """Run fast-plaid in its own environment. A pass is a search that scores all documents."""
     environment = cache / _FAST_PLAID
     python, ready = (environment / "bin" / "python").absolute(), environment / ".ready"
@@ -126,18 +167,16 @@ def _fast_plaid(
         _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(environment)])
         _pip("--python", str(python), _FAST_PLAID)
         ready.touch()
-    for name, array in (("query", query), ("documents", documents)):
-        np.save(folder / f"{name}.npy", array)
     script = Path(__file__).with_name("fast_plaid_peer.py")
     command = [str(python), str(script), str(folder), str(usable_cores())]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield partial(_asked, process)
+            yield partial(_searched, process)
         finally:
             process.kill()
 
 
-def _asked(process: "subprocess.Popen[str]") -> PassResult:
+def _searched(process: "subprocess.Popen[str]") -> PassResult:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
