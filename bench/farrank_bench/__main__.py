@@ -78,7 +78,7 @@ class Bench:
         runtime.warm_up()
         with serving(folder) as server:
             calls = make_calls(ranker.reader, extent.calls, 4, 1)
-            own = OwnServer(server, runtime, ranker.reader, calls, 16, extent.repeats)
+            own = OwnServer(server, folder, runtime, ranker.reader, calls, 16, extent.repeats)
             small = call_of(calls[0].query, [calls[0].texts[0][:200]])
             if not idle_only:
                 yield "Throughput", own.throughput

@@ -14,6 +14,7 @@ from farrank_bench.rounds import ContenderFailed, PassResult, measure_rounds, wh
 from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client
 from farrank_loadtest.workloads import Call
+from farrank_local.reranker import Reranker
 from farrank_rankers.reader import Reader
 from farrank_runtimes.runtime import Runtime
 
@@ -27,12 +28,13 @@ EXPECTED = ("OK", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")
 
 @dataclass(slots=True)
 class OwnServer:
-    """The state of all sections: the server under test, and the runtime of the same ranker.
+    """The state of all sections: the server under test, and the folder and the runtime of the same ranker.
 
     `throughput` sets `capacity_per_s`, in calls.
     """
 
     server: SpawnedServer
+    folder: Path
     runtime: Runtime
     reader: Reader
     calls: Sequence[Call]
@@ -41,9 +43,9 @@ class OwnServer:
     capacity_per_s: float | None = None
 
     def throughput(self) -> list[Row]:
-        """Let the server and the runtime alone take turns on the same pairs."""
+        """Let the server, a reranker in this process and the runtime alone take turns on the same pairs."""
         inputs = encoder_inputs(self.reader, self.calls)
-        alone, served = "runtime alone", "server"
+        alone, served, local = "runtime alone", "server", "in process"
 
         def score_served() -> PassResult:
             scored = load.score_served(self.server.address, "", self.callers, self.calls)
@@ -51,13 +53,28 @@ class OwnServer:
                 raise ContenderFailed(f"the server ran {scored.count} pairs of {len(inputs)}")
             return scored
 
+        reranker = Reranker(str(self.folder), runtime="torch", precision="fp32")
+
+        def score_here() -> PassResult:
+            began_s = time.perf_counter()
+            rankings = list(reranker.rank_all((call.query, call.texts) for call in self.calls))
+            pairs = sum(ranking.usage.chunks for ranking in rankings)
+            return PassResult(time.perf_counter() - began_s, pairs)
+
         before = load.read_metrics(self.server.metrics_url, *TOKENS)
-        contenders = {alone: RuntimeAlone(self.runtime, longest_first(inputs)).score, served: score_served}
-        found = measure_rounds(contenders, self.repeats)
+        contenders = {
+            alone: RuntimeAlone(self.runtime, longest_first(inputs)).score,
+            served: score_served,
+            local: score_here,
+        }
+        with reranker:
+            found = measure_rounds(contenders, self.repeats)
         speeds = [
             found.speed_row(alone, "pairs/s, runtime alone (sorted by length)"),
             found.speed_row(served, f"pairs/s through the server, {self.callers} callers"),
             found.ratio_row(served, alone, "server over runtime alone", OVER_ALONE),
+            found.speed_row(local, "pairs/s in this process (farrank.Reranker)"),
+            found.ratio_row(local, alone, "in process over runtime alone", OVER_ALONE),
         ]
         whole(speeds, found)
         after = load.read_metrics(self.server.metrics_url, *TOKENS)

@@ -150,7 +150,7 @@ def test_why_a_server_has_no_throughput_stands_in_the_table(
     monkeypatch.setattr(served, "score_served", score_served)
     monkeypatch.setattr(served, "read_metrics", lambda *_: [0.0, 0.0])
     nothing: Any = type("Nothing", (), {"address": "", "metrics_url": ""})
-    own = OwnServer(nothing, nothing, nothing, CALLS, 1, 1)
+    own = OwnServer(nothing, nothing, nothing, nothing, CALLS, 1, 1)
     with pytest.raises(PartlyFailed, match="failed: server") as raised:
         own.throughput()
     alone, through, ratio = raised.value.rows
