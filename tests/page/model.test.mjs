@@ -214,6 +214,7 @@ test("a laid-out sentence becomes one line, and the question's words are marked 
   // Short words may be a question's subject, and long ones may not.
   assert.deepEqual(marked("Without it, the CSV has a set in C.", "what has a csv set without the C"), ["CSV", "set", "C"]);
   assert.deepEqual(marked("file and filename", "file"), ["file"]);
+  assert.deepEqual(marked("read_file(path), reads_none", "read a file"), ["read", "file", "reads"]);
   assert.deepEqual(marked("Flüsse 🙂 川は海へ", "川 flüsse"), ["Flüsse", "川"]);
   for (const sentence of ["", "a <b> 🙂", "no word of it"]) {
     assert.equal(markedParts(sentence, "parse").map(({ text }) => text).join(""), sentence);
@@ -333,6 +334,7 @@ test("rounds read the beginnings first, then whole documents, and lose nothing",
   assert.deepEqual(calls, [["SearchAndRerank", []], ["Rerank", ["a", "c"]], ["Rerank", ["d"]]]);
   assert.deepEqual(seen.map(({ chunksRead, chunksInAll }) => [chunksRead, chunksInAll]), [[4, 121], [92, 121], [121, 121]]);
   assert.deepEqual(seen.map(({ pending }) => [...pending]), [[0, 2, 3], [3], []]);
+  assert.deepEqual(seen.map(({ next }) => next), [[0, 2], [3], []]);
   const { raw, waitedMs } = seen.at(-1);
   assert.deepEqual(raw.results.map(({ id, index, firstStageScore }) => [id, index, firstStageScore]), [["c", 2, 9], ["a", 0, 9], ["d", 3, 9], ["b", 1, 9]]);
   assert.deepEqual([raw.usage.chunks, raw.usage.rounds, raw.timings.totalNs, waitedMs], [124, 1, 15, 6]);

@@ -7,8 +7,8 @@ import { STEPS, ranges } from "./model/strip.mjs";
 import { meaning, score } from "./model/wording.mjs";
 import { hasKey } from "./service.mjs";
 
-/** Show buttons that copy the link and save the answer. */
-export function tools(place, asked, { answer, raw }) {
+/** Show buttons that copy the link and save the answer. `queryId` is the question's id, if it is a judged one. */
+export function tools(place, asked, { answer, raw }, queryId = "1") {
   const note = make("span", { class: "note", role: "status" });
   const name = (asked.query.match(/[\p{L}\p{N}]+/gu) ?? ["answer"]).slice(0, 6).join("-").toLowerCase();
   const copy = button("Copy link", {}, async () => {
@@ -18,7 +18,7 @@ export function tools(place, asked, { answer, raw }) {
     ...(asked.source === "index" ? [copy] : []),
     make("span", { class: "of-tools" }, "Save as"),
     button("CSV", {}, () => saved(`${name}.csv`, rankingCsv(answer), "text/csv")),
-    button("TREC run", {}, () => saved(`${name}.trec`, trecRun(answer.documents, "1", answer.ranker.name), "text/plain")),
+    button("TREC run", {}, () => saved(`${name}.trec`, trecRun(answer.documents, queryId, answer.ranker.name), "text/plain")),
     button("JSON", {}, () => saved(`${name}.json`, JSON.stringify(raw, null, 2), "application/json")),
     note,
   ];

@@ -22,11 +22,7 @@ let sets = [];
 let asked = readAddress(location.search);
 
 const form = new QuestionForm(at("question"), ask);
-const search = new Search((document_, chunk) => {
-  asked = { ...asked, document: document_, chunk };
-  history.replaceState(null, "", location.pathname + writeAddress(asked));
-});
-search.onAsk = ask;
+const search = new Search(goTo, ask);
 
 async function start() {
   startTheme(at("theme"));
@@ -64,7 +60,16 @@ function route() {
   if (missing !== null) showNotice("The address asks for something that is not here", missing);
   else if (asked.view === "judged") showJudged();
   else if (asked.query !== "" && !isOwnGone) search.ask(asked, form.documents);
-  else if (asked.query !== "") showNotice("Your own documents are not here", "The page does not keep them. Bring them again, and ask.");
+  else if (asked.query !== "") {
+    showNotice("Your own documents are not here", "The page does not keep them. Bring them again, and ask.");
+    form.fold(false);
+  }
+}
+
+/** Keep the open passage in the address. */
+function goTo(document_, chunk) {
+  asked = { ...asked, document: document_, chunk };
+  history.replaceState(null, "", location.pathname + writeAddress(asked));
 }
 
 function showJudged() {
@@ -82,6 +87,8 @@ function ask(question) {
   at("welcome").hidden = true;
   judged.close();
   form.show(asked);
+  // Below the documents a phone would have no room for the answer.
+  if (asked.source === "own") form.fold(true);
   search.ask(asked, form.documents);
 }
 

@@ -40,6 +40,7 @@ export class QuestionForm {
     fill(elements.index, indexes.map((index) => [index.name, `${index.name} (${whole(index.documents)})`]));
     this.#form.querySelector("#against").hidden = rankers.length < 2;
     elements.source[0].disabled = indexes.length === 0;
+    if (indexes.length === 0) this.fold(false);
   }
 
   /** Show a question of an address. Names that the server does not have are left out: `missing` says which. */
@@ -83,26 +84,26 @@ export class QuestionForm {
   fold(isFolded) {
     this.#unfold.ariaExpanded = String(!isFolded);
     this.#form.querySelector("#options").hidden = isFolded;
+    this.#showSource();
   }
 
   /** Choose the user's own documents as the source, and show where to bring them. */
   bringOwn() {
     this.#form.elements.source.value = "own";
     this.fold(false);
-    this.#showSource();
     this.#own.querySelector("textarea").focus();
   }
 
   /** Add dropped files to the user's own documents. */
   addFiles(files) {
     this.#form.elements.source.value = "own";
-    this.#showSource();
+    this.fold(false);
     this.#own.addFiles(files);
   }
 
   #showSource() {
     const isOwn = this.#form.elements.source.value === "own";
-    this.#own.hidden = !isOwn;
+    this.#own.hidden = !isOwn || this.#unfold.ariaExpanded === "false";
     for (const each of this.#form.querySelectorAll(".of-index")) each.hidden = isOwn;
   }
 

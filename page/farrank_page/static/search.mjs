@@ -40,9 +40,13 @@ export class Search {
   #isReadingWhole = false;
   #ticking = 0;
 
-  /** `onPlace(document, chunk)` is called when another passage opens, or none (null). */
-  constructor(onPlace) {
+  /**
+   * `onPlace(document, chunk)` is called when another passage opens, or none (null); `onAsk(asked)` when the reader wants
+   * another depth.
+   */
+  constructor(onPlace, onAsk) {
     this.onPlace = onPlace;
+    this.onAsk = onAsk;
     list.addEventListener("order", ({ detail }) => this.#chooseOrder(detail.key));
     list.addEventListener("above", () => at("query").focus());
     list.addEventListener("passage", ({ detail }) => this.#open(detail.index, detail.chunk, true));
@@ -137,13 +141,15 @@ export class Search {
     const most = this.#brought ? this.#brought.length : (asked.k ?? index?.defaultK);
     const plan = { asked, ranker: name, documents: this.#brought, most, inRounds: wantsRounds(asked, ranker, index, this.#brought) };
     const began = performance.now();
-    const progress = { name: ranker?.name ?? "", began, read: 0, inAll: 0 };
+    const progress = { name: ranker?.name ?? "", began, read: 0, inAll: 0, now: [] };
     this.#showProgress(progress);
-    for await (const { raw, waitedMs, pending, chunksRead, chunksInAll } of answers(plan, (method, request) => call(method, request, signal))) {
-      Object.assign(progress, { read: chunksRead, inAll: chunksInAll });
+    for await (const { raw, waitedMs, pending, next, chunksRead, chunksInAll } of answers(plan, (method, request) => call(method, request, signal))) {
       const answer = readAnswer(raw, { brought: this.#brought, pending });
+      const now = next.map((place) => answer.documents.find(({ index }) => index === place).name);
+      Object.assign(progress, { read: chunksRead, inAll: chunksInAll, now });
       this.#came = { ...this.#came, [side]: { ranker: name, raw, waitedMs, answer, ...requestOf(asked, name, this.#brought, most) } };
-      if (!this.#isChosen) this.#order = side;
+      // The complete order of the first ranker stays in sight until the second one's is complete.
+      if (!this.#isChosen && (side === "a" || pending.size === 0)) this.#order = side;
       this.#show();
       if (pending.size > 0) this.#showProgress(progress);
     }
@@ -155,7 +161,9 @@ export class Search {
     const show = () => {
       const seconds = ((performance.now() - progress.began) / 1000).toFixed(1);
       const share = progress.inAll > 0 ? `read ${whole(progress.read)} of ${counted(progress.inAll, "chunk")}, ` : "";
-      at("elapsed").textContent = `${progress.name}: ${share}${seconds} s`;
+      const [name, ...others] = progress.now;
+      const now = name ? `, now in ${name}${others.length > 0 ? ` and ${others.length} more` : ""}` : "";
+      at("elapsed").textContent = `${progress.name}: ${share}${seconds} s${now}`;
       if (progress.inAll > 0) [bar.max, bar.value] = [progress.inAll, progress.read];
       else bar.removeAttribute("value");
     };
@@ -197,7 +205,7 @@ export class Search {
       alike,
     );
     legend(at("legend"), [a, b].filter(Boolean).map(({ answer }) => answer));
-    tools(at("tools"), this.#asked, this.#came[this.#order] ?? a);
+    tools(at("tools"), this.#asked, this.#came[this.#order] ?? a, this.#judged()?.id);
     showSnippets(document.querySelector("code-panel"), this.#asked, a, this.#brought);
   }
 
@@ -223,15 +231,20 @@ export class Search {
 
   /** The grades of this question, if it is judged; otherwise null. */
   #grades() {
+    return this.#judged()?.grades ?? null;
+  }
+
+  /** This question among the judged ones. */
+  #judged() {
     const set = this.#sets.find(({ index }) => index === this.#came.a.answer.index);
-    return set?.questions.find(({ text }) => text === this.#asked.query)?.grades ?? null;
+    return set?.questions.find(({ text }) => text === this.#asked.query);
   }
 
   #chooseOrder(key) {
     this.#order = key;
     this.#isChosen = true;
     this.#showOrder();
-    tools(at("tools"), this.#asked, this.#came[key] ?? this.#came.a);
+    tools(at("tools"), this.#asked, this.#came[key] ?? this.#came.a, this.#judged()?.id);
   }
 
   #showOrder() {

@@ -22,16 +22,17 @@ export function wantsRounds(asked, ranker, index, documents) {
 }
 
 /**
- * Yield the answer so far after each call: `{raw, waitedMs, pending, chunksRead, chunksInAll}`.
+ * Yield the answer so far after each call: `{raw, waitedMs, pending, next, chunksRead, chunksInAll}`.
  *
  * `call(method, request)` returns `{answer, waitedMs}`. In `raw`, documents are ordered by their scores so far, and
- * `pending` holds the indexes of those of which only the beginning is read. The last answer has none.
+ * `pending` holds the indexes of those of which only the beginning is read, and `next` of those that are read now. The last
+ * answer has none.
  */
 export async function* answers({ asked, ranker, documents, most, inRounds }, call) {
   const { method, request } = requestOf(asked, ranker, documents, most);
   if (!inRounds) {
     const { answer, waitedMs } = await call(method, request);
-    yield { raw: answer, waitedMs, pending: new Set(), ...counts(answer.results ?? []) };
+    yield { raw: answer, waitedMs, pending: new Set(), next: [], ...counts(answer.results ?? []) };
     return;
   }
   const options = { ...request.options, maxChunks: 1 };
@@ -43,9 +44,9 @@ export async function* answers({ asked, ranker, documents, most, inRounds }, cal
   let { waitedMs } = look;
   let raw = look.answer;
   let { chunksRead } = counts(found);
-  yield { raw, waitedMs, pending: new Set(pending), chunksRead, chunksInAll: inAll };
-  for (const group of groups(found.filter((result) => pending.has(result.index ?? 0)))) {
-    const places = group.map((result) => result.index ?? 0);
+  const rounds = groups(found.filter((result) => pending.has(result.index ?? 0)));
+  yield { raw, waitedMs, pending: new Set(pending), next: rounds[0] ?? [], chunksRead, chunksInAll: inAll };
+  for (const [round, places] of rounds.entries()) {
     const again = places.map((place) =>
       sent(asked.source === "own" ? documents[place] : { id: results.get(place).id, index: look.answer.index }),
     );
@@ -60,11 +61,11 @@ export async function* answers({ asked, ranker, documents, most, inRounds }, cal
     const sorted = [...results.values()].sort((one, other) => other.score - one.score || one.index - other.index);
     raw = { ...raw, ranker: its.answer.ranker, results: sorted, usage: added(raw.usage, its.answer.usage), timings: added(raw.timings, its.answer.timings) };
     ({ chunksRead } = counts(sorted));
-    yield { raw, waitedMs, pending: new Set(pending), chunksRead, chunksInAll: Math.max(inAll, chunksRead) };
+    yield { raw, waitedMs, pending: new Set(pending), next: rounds[round + 1] ?? [], chunksRead, chunksInAll: Math.max(inAll, chunksRead) };
   }
 }
 
-/** The documents in groups of about as many chunks. */
+/** The indexes of documents in groups of about as many chunks. */
 function groups(results) {
   const made = [];
   let chunks = CHUNKS_PER_ROUND;
@@ -73,7 +74,7 @@ function groups(results) {
       made.push([]);
       chunks = 0;
     }
-    made.at(-1).push(result);
+    made.at(-1).push(result.index ?? 0);
     chunks += Number(result.chunksRead ?? 0) + Number(result.chunksCut ?? 0);
   }
   return made;

@@ -70,7 +70,7 @@ export function readOf({ chunksRead, chunksInAll }) {
 export function readInAll(answer) {
   const ended = answer.endedEarly ? "; time or a failure ended the call before its last round" : "";
   if (answer.chunksRead >= answer.chunksInAll) return `${answer.chunksInAll > 1 ? "all " : ""}${counted(answer.chunksInAll, "chunk")} read${ended}`;
-  const rounds = answer.rounds > 0 ? ` in ${counted(answer.rounds, "round")}` : "";
+  const rounds = answer.documents.some((each) => each.chunksOnlyScored > 0) ? ` in ${counted(answer.rounds, "round")}` : "";
   return `${whole(answer.chunksRead)} of ${counted(answer.chunksInAll, "chunk")} read${rounds}${ended}`;
 }
 

@@ -43,7 +43,9 @@ export function markedParts(sentence, question) {
 const words = new Intl.Segmenter("en", { granularity: "word" });
 
 function wordsOf(text) {
-  return [...words.segment(text)].filter(({ segment }) => LETTERS.test(segment));
+  // A name such as read_file is one word to the segmenter.
+  const parts = ({ segment, index }) => [...segment.matchAll(/[^_]+/gu)].map((part) => ({ segment: part[0], index: index + part.index }));
+  return [...words.segment(text)].flatMap(parts).filter(({ segment }) => LETTERS.test(segment));
 }
 
 function isForm(one, other) {
