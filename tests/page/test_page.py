@@ -395,7 +395,8 @@ async def test_progress_is_shown_and_cancelling_takes_the_work_away(page: Page, 
     await expect(page.get_by_role("progressbar")).to_be_visible()
     await expect(page.locator("#progress")).to_contain_text(re.compile(r"maxp: \d"))
     # A call that is cancelled on its way is none of the ranker's.
-    await until(lambda: site.bench.waiting() > 0)
+    running = {"door": "http", "method": "SearchAndRerank"}
+    await until(lambda: site.bench.count("farrank_requests_in_flight", **running) == 1)
     await page.get_by_role("button", name="Cancel").click()
     await expect(page.locator("#status")).to_contain_text("Cancelled")
     await expect(page.locator("#progress")).to_be_hidden()

@@ -55,7 +55,8 @@ class ReadDocument(NamedTuple):
 def chosen(query: str, documents: Sequence[ReadDocument]) -> Generator[None, None, list[list[ScoredSpan]]]:
     """Choose the sentences of each document, best first; yield after each document.
 
-    Sentences that have nothing of the query follow in the order of their chunks.
+    Sentences that have nothing of the query follow in the order of their chunks. At least one sentence is of
+    the best chunk, if that has any.
     """
     terms = QueryTerms(query, [each.document.text for each in documents])
     found = []
@@ -72,9 +73,11 @@ def chosen(query: str, documents: Sequence[ReadDocument]) -> Generator[None, Non
         values = iter(terms.values(texts))
         for its in near:
             ranked = sorted((-next(values), chunk, *span) for span, chunk in its.items())
-            found.append(
-                [ScoredSpan(start, end, -negative) for negative, _, start, end in ranked[:SENTENCES]]
-            )
+            kept = ranked[:SENTENCES]
+            if ranked and all(chunk for _, chunk, _, _ in kept):
+                # A reader asks why this document stands here: the best chunk has a sentence, too.
+                kept[-1:] = [each for each in ranked if each[1] == 0][:1] or kept[-1:]
+            found.append([ScoredSpan(start, end, -negative) for negative, _, start, end in kept])
     return found
 
 

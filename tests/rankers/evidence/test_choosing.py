@@ -95,3 +95,15 @@ def test_many_documents_have_their_own_sentences() -> None:
 
 def test_a_document_without_text_has_none() -> None:
     assert choose("river", ("", [(0, 0)]), (PROSE, [(0, 16)]))[0] == []
+
+
+def test_one_sentence_at_least_is_of_the_best_chunk() -> None:
+    text = "Bread is good. Salt is cheap.\n\nThe Rhine rises here. The Rhine is long. The Rhine ends there."
+    best, other = (0, text.index("\n")), (text.index("The Rhine"), len(text))
+    (found,) = choose("where does the Rhine rise", (text, [best, other]))
+
+    assert [text[each.start : each.end] for each in found] == [
+        "The Rhine rises here.",
+        "The Rhine is long.",
+        "Bread is good.",
+    ]
