@@ -66,6 +66,7 @@ class InProcess:
         if self._loop.is_closed():
             return
         self._start(self._opened.aclose()).result()
+        self._start(self._loop.shutdown_default_executor()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

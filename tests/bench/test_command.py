@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,7 +145,21 @@ def test_why_a_server_has_no_throughput_stands_in_the_table(
             raise answer
         return answer
 
+    class Reranker:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def rank_all(self, _: object) -> list[Any]:
+            return [SimpleNamespace(usage=SimpleNamespace(chunks=2))]
+
     monkeypatch.setattr(own_server, "RuntimeAlone", RuntimeAlone)
+    monkeypatch.setattr(own_server, "Reranker", Reranker)
     monkeypatch.setattr(own_server, "encoder_inputs", lambda *_: ["pair", "pair"])
     monkeypatch.setattr(own_server, "longest_first", list)
     monkeypatch.setattr(served, "score_served", score_served)
@@ -153,7 +168,7 @@ def test_why_a_server_has_no_throughput_stands_in_the_table(
     own = OwnServer(nothing, nothing, nothing, nothing, CALLS, 1, 1)
     with pytest.raises(PartlyFailed, match="failed: server") as raised:
         own.throughput()
-    alone, through, ratio = raised.value.rows
+    alone, through, ratio, *_ = raised.value.rows
     assert alone.measured == "2.0 (2.0 to 2.0)"
     assert through.measured == ratio.measured == f"not measured: {says}"
     assert ratio.reached is False
