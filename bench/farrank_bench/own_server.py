@@ -17,6 +17,7 @@ from farrank_loadtest.workloads import Call
 from farrank_local.reranker import Reranker
 from farrank_rankers.reader import Reader
 from farrank_runtimes.runtime import Runtime
+from farrank_server.config.schema import DepthConfig
 
 WITHIN_S = 10.0
 OVER_ALONE = 0.95
@@ -53,7 +54,7 @@ class OwnServer:
                 raise ContenderFailed(f"the server ran {scored.count} pairs of {len(inputs)}")
             return scored
 
-        reranker = Reranker(str(self.folder), runtime="torch", precision="fp32")
+        reranker = Reranker(str(self.folder), runtime="torch", precision="fp32", depth=DepthConfig("all"))
 
         def score_here() -> PassResult:
             began_s = time.perf_counter()

@@ -169,7 +169,11 @@ def resident_mib(pid: int) -> float:
 
 @contextmanager
 def serving(artifact: Path, *arguments: str, **settings: object) -> Iterator[SpawnedServer]:
-    """Run `farrank serve` of a ranker named `RANKER`, `--set` for each setting, until the block is left."""
+    """Run `farrank serve` of a ranker named `RANKER`, `--set` for each setting, until the block is left.
+
+    It reads documents whole: contenders read all pairs, too.
+    """
+    settings = {f"rankers.{RANKER}.depth.mode": "all", **settings}
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     flags = ["--ranker", f"{RANKER}={artifact}", "--log-level", "warning", *arguments, *sets]
     with spawned_server(flags) as server:
