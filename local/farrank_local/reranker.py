@@ -59,14 +59,10 @@ class Reranker(Client):
         try:
             for query, documents in _shown(queries, progress):
                 call = rerank(query, documents, options)
-                pending.append(
-                    (
-                        call,
-                        self._local.submit(
-                            call.method, call.request, call.response_type, timeout_s=_FOREVER_S
-                        ),
-                    )
+                begun = self._local.submit(
+                    call.method, call.request, call.response_type, timeout_s=_FOREVER_S
                 )
+                pending.append((call, begun))
                 if len(pending) > IN_FLIGHT:
                     done, future = pending.popleft()
                     yield done.read(future.result())

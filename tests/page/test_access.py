@@ -48,7 +48,7 @@ async def adaptive(page: Page) -> None:
 
 
 async def opened(page: Page) -> None:
-    """A document beside the ranking, or over it."""
+    """The reader with a document. On a narrow page it covers the ranking."""
     await search(page)
     await row(page, "rhine").locator("button").click(position={"x": 80, "y": 12})
     await expect(page.locator("passage-reader .current").first).to_be_visible()

@@ -109,37 +109,6 @@ async def test_each_part_of_a_strip_is_read_scored_or_beyond_a_limit(page: Page,
     await expect(page.locator(".scored")).to_have_count(0)
 
 
-async def test_results_appear_as_they_come(page: Page, site: Site) -> None:
-    """The beginnings of all documents are read first, then whole documents, with the share that is done."""
-    calls: list[Request] = []
-    page.on("request", lambda request: calls.append(request) if "Rerank" in request.url else None)
-    held = asyncio.Event()
-
-    async def hold(route: Any) -> None:
-        await held.wait()
-        await route.continue_()
-
-    await page.route("**/Rerank", hold)
-    await unfold(page)
-    await page.select_option("select[name=a]", "maxp")
-    await page.fill("#query", RIVER_QUESTION)
-    await page.press("#query", "Enter")
-    await expect(page.locator("ranking-list li.pending").first).to_be_visible()
-    await expect(page.locator("#status")).to_contain_text("still reading")
-    await expect(page.locator("#elapsed")).to_contain_text(re.compile(r"maxp: read \d+ of \d+ chunks, \d"))
-    bar = page.get_by_role("progressbar")
-    assert 0 < float(await bar.get_attribute("value") or 0) < float(await bar.get_attribute("max") or 0)
-    # The first answer can be read while the rest comes.
-    await row(page, "sea").locator("button").click(position={"x": 80, "y": 12})
-    await expect(page.locator("passage-reader .facts")).to_contain_text("read 1 of")
-    await page.keyboard.press("Escape")
-    held.set()
-    await answered(page)
-    await expect(page.locator("li.pending")).to_have_count(0)
-    assert await names(page) == [each["id"] for each in (await answer_of(site, ranker="maxp"))["results"]]
-    assert len(calls) >= 2
-
-
 async def hold_readings(page: Page, held: asyncio.Event) -> None:
     """Hold the calls that read whole documents. Those that fetch a text go on."""
 
@@ -154,6 +123,27 @@ async def hold_readings(page: Page, held: asyncio.Event) -> None:
     await page.fill("#query", RIVER_QUESTION)
     await page.press("#query", "Enter")
     await expect(page.locator("ranking-list li.pending").first).to_be_visible()
+
+
+async def test_results_appear_as_they_come(page: Page, site: Site) -> None:
+    """The beginnings of all documents are read first, then whole documents, with the share that is done."""
+    calls: list[Request] = []
+    page.on("request", lambda request: calls.append(request) if "Rerank" in request.url else None)
+    held = asyncio.Event()
+    await hold_readings(page, held)
+    await expect(page.locator("#status")).to_contain_text("still reading")
+    await expect(page.locator("#elapsed")).to_contain_text(re.compile(r"maxp: read \d+ of \d+ chunks, \d"))
+    bar = page.get_by_role("progressbar")
+    assert 0 < float(await bar.get_attribute("value") or 0) < float(await bar.get_attribute("max") or 0)
+    # The first answer can be read while the rest comes.
+    await row(page, "sea").locator("button").click(position={"x": 80, "y": 12})
+    await expect(page.locator("passage-reader .facts")).to_contain_text("read 1 of")
+    await page.keyboard.press("Escape")
+    held.set()
+    await answered(page)
+    await expect(page.locator("li.pending")).to_have_count(0)
+    assert await names(page) == [each["id"] for each in (await answer_of(site, ranker="maxp"))["results"]]
+    assert len(calls) >= 2
 
 
 async def test_rounds_leave_the_open_document_and_the_chosen_order(page: Page) -> None:
