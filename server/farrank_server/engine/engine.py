@@ -46,6 +46,7 @@ from farrank_server.engine.loaded.document_cache import DocumentCache, KnownDocu
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
 from farrank_server.engine.ranker_metrics import count_answer
 from farrank_server.engine.rounds import CallRounds
+from farrank_server.engine.side_by_side import side_by_side
 from farrank_server.engine.tokenization import Steps, TokenizerPool
 from farrank_server.metrics import Metrics
 
@@ -194,19 +195,9 @@ class Engine:
         if len(members) == 1:
             return await self._score(members[0], call, known[0], reservation)
         scoring = [
-            asyncio.ensure_future(self._score(member, call, its, reservation))
-            for member, its in zip(members, known, strict=True)
+            self._score(member, call, its, reservation) for member, its in zip(members, known, strict=True)
         ]
-        try:
-            # The first member that fails cancels the others.
-            return mean_of_members(await asyncio.gather(*scoring))
-        finally:
-            for task in scoring:
-                task.cancel()
-            await asyncio.wait(scoring)
-            for task in scoring:
-                if not task.cancelled() and (error := task.exception()) is not None:
-                    forget_locals(error)
+        return mean_of_members(await side_by_side(scoring))
 
     def _give_back(self, reservation: Reservation) -> None:
         """Release the reservation of a call.

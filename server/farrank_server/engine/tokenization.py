@@ -38,6 +38,7 @@ from farrank_server.engine.call import (
 )
 from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.engine.rounds import CallRounds
+from farrank_server.engine.side_by_side import side_by_side
 from farrank_server.engine.stored import Source
 
 log = logging.getLogger(__name__)
@@ -131,18 +132,8 @@ class TokenizerPool:
                 total += tally
 
         if len(call.call.documents) > 1:
-            reading = [asyncio.ensure_future(read_on()) for _ in range(self._threads)]
-            try:
-                await asyncio.gather(*reading)
-            finally:
-                # The first task that fails cancels the others, whose running turns hold the call's texts.
-                for task in reading:
-                    task.cancel()
-                await asyncio.gather(*reading, return_exceptions=True)
-                # Break a cycle: an error holds this frame, and this frame would hold the tasks with the
-                # error.
-                del task
-                reading.clear()
+            # The running turns hold the call's texts.
+            await side_by_side([read_on() for _ in range(self._threads)])
         if rounds is not None:
             await self._in_turns(account, rounds.rank(), call.reservation)
             total.selection_ns = rounds.selection_ns

@@ -1,0 +1,42 @@
+"""Runs the parts of a call side by side, so that a failure leaves neither a running part nor a memory."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from farrank_runtimes.runtime import forget_locals
+
+T = TypeVar("T")
+
+
+async def side_by_side(parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await coroutines side by side. The first one that fails cancels the others.
+
+    Raises: the error of that one, when all have ended; CancelledError at once if it is cancelled twice.
+    """
+    tasks = [asyncio.ensure_future(_without_locals(part)) for part in parts]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.wait(tasks)
+        finally:
+            # Break a cycle: an error holds this frame, which would hold the task with the error. The caller
+            # may go while the tasks end, so this has a `finally` of its own.
+            for task in tasks:
+                if task.done() and not task.cancelled():
+                    # Read the error, or asyncio logs that it was never retrieved.
+                    task.exception()
+            del task
+            tasks.clear()
+
+
+async def _without_locals(part: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine whose frames hold nothing once it has failed: they lead back to its error."""
+    try:
+        return await part
+    except Exception as error:
+        forget_locals(error)
+        raise
