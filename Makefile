@@ -77,7 +77,7 @@ $(OLDER_READY): $(READY) constraints-transformers-4.txt
 
 # These tests read or run transformers' own code: its models, tokenizers, configurations, Trainer, and their traces.
 # They cover all families, yes-no among them, ModernBERT padded, packed, exported and served, and the models of
-# docs/models.md: cross-encoders, classifiers with chat templates, cross-encoders of several modules, language models
+# docs/reference/models.md: cross-encoders, classifiers with chat templates, cross-encoders of several modules, language models
 # that answer, Qwen3-Embedding, EmbeddingGemma, static embeddings and LoRA adapters. Of chat templates and several
 # modules, which sentence-transformers 5.1 lacks, it compares the scores with those of transformers 5.
 # The rest behaves the same with either release, and `make test` covers it: kernels, the graphs of families' heads,

@@ -66,8 +66,9 @@ class Client(_Client[Transport]):
 
     `target` is HOST:PORT. Several IP addresses, or a target such as `dns:///NAME:PORT`, are replicas: each
     call goes to a healthy replica with little work, and a call that it cannot answer is retried at
-    another (docs/scaling.md). `health_service` is the service in the replicas' health checks: by default
-    RerankService. `max_replicas` bounds the number of replicas that this client connects to (None: all).
+    another (docs/how-to/scaling.md). `health_service` is the service in the replicas' health checks: by
+    default RerankService. `max_replicas` bounds the number of replicas that this client connects to (None:
+    all).
     `timeout_s` is the deadline of every call without its own, including retries. `api_key` is sent with every
     call; without TLS it is readable on the network. `transport` replaces the network (see
     `farrank_client.testing`). Failed calls raise the exceptions of `errors`. `keepalive_s` is the interval of

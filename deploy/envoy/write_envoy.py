@@ -14,7 +14,7 @@ WRITTEN = Path(__file__).with_name("envoy.yaml")
 TEMPLATE = Path(__file__).parents[1] / "helm" / "farrank" / "templates" / "_envoy.tpl"
 
 HEADER = """\
-# Envoy in front of several replicas, for callers that do not balance themselves (docs/scaling.md).
+# Envoy in front of several replicas, for callers that do not balance themselves (docs/how-to/scaling.md).
 # `python deploy/envoy/write_envoy.py` writes this file from the chart's template.
 #
 #   envoy --config-path deploy/envoy/envoy.yaml --concurrency 2 --log-level warning

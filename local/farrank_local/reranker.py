@@ -20,9 +20,9 @@ class Reranker(Client):
     """Reads and ranks whole documents in this process, with the runtimes and the depth of the server.
 
     `source` is a folder, a hub name, `embedded` or `embedded:NAME`, as `farrank serve --ranker` takes it;
-    `settings` are its keys in the configuration (docs/serving.md): `family`, `runtime`, `precision`, `window`
-    and so on. It is a `Client` whose calls never leave the process: answers, options and exceptions are the
-    same. Threads may share it. Close it, or use it in a `with`.
+    `settings` are its keys in the configuration (docs/how-to/serving.md): `family`, `runtime`, `precision`,
+    `window` and so on. It is a `Client` whose calls never leave the process: answers, options and exceptions
+    are the same. Threads may share it. Close it, or use it in a `with`.
     Raises: ConfigError (a ValueError) naming the setting, or if the ranker cannot be loaded.
     """
 

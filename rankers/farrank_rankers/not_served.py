@@ -1,6 +1,6 @@
 """Kinds of published models that are not served, with the reason and an alternative for each.
 
-docs/models.md has the same table. Nothing here imports torch or transformers.
+docs/reference/models.md has the same table. Nothing here imports torch or transformers.
 """
 
 from dataclasses import dataclass

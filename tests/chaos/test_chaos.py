@@ -1,7 +1,7 @@
 """Every part fails under load: `make chaos` runs ten minutes and a hundred kills each, this file a moment.
 
-Every call is answered with the rankers' offline scores, or refused for a reason in docs/operations.md. None
-is lost. No admitted Rerank is refused because the device failed.
+Every call is answered with the rankers' offline scores, or refused for a reason in
+docs/explanation/failures.md. None is lost. No admitted Rerank is refused because the device failed.
 """
 
 import asyncio

@@ -24,7 +24,7 @@ COLLECTION = {
     "rivers": "The Rhine 🏞️ rises in the Alps. " * 1500 + "It meets the sea near Rotterdam.",
     "bread": "Bread is baked from flour, water, salt and yeast. " * 40,
 }
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "agents.md"
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "how-to" / "agents.md"
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,8 @@ def run(command: str, folder: Path, **variables: str) -> None:
 
 def written() -> list[str]:
     """Return the commands of the page for Go and for Java."""
-    _, _, after = (ROOT / "docs" / "http.md").read_text(encoding="utf-8").partition("\n## Go and Java\n")
+    page = (ROOT / "docs" / "how-to" / "http-clients.md").read_text(encoding="utf-8")
+    _, _, after = page.partition("\n## Go and Java\n")
     return [each.text for each in blocks(after.partition("\n## ")[0]) if each.language == "bash"]
 
 

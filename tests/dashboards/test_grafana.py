@@ -103,7 +103,7 @@ def test_every_dashboard_has_the_same_variables_and_finds_the_others(name: str) 
 
 
 def test_every_metric_of_the_server_is_shown() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `(farrank_\w+)` \|", page, re.MULTILINE))
     used = {
         re.sub("_(bucket|count|sum)$", "", metric)

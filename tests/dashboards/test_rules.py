@@ -123,7 +123,7 @@ def test_dashboards_named_by_a_runbook_exist() -> None:
 
 
 def test_the_page_lists_every_dashboard_and_every_alert() -> None:
-    page = (FOLDER.parents[1] / "docs" / "dashboards.md").read_text(encoding="utf-8")
+    page = (FOLDER.parents[1] / "docs" / "how-to" / "dashboards.md").read_text(encoding="utf-8")
     dashboards, _, alerts = page.partition("\n## Alerts\n")
     assert set(re.findall(r"^\| ([A-Z][\w ]+) \|", dashboards, re.MULTILINE)) == TITLES
     listed = re.findall(r"`(Farrank\w+)`", "".join(re.findall(r"^\| `.*$", alerts, re.MULTILINE)))

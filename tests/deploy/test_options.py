@@ -236,7 +236,7 @@ def test_a_rollout_and_an_emptied_node_move_a_share_of_the_replicas() -> None:
 
 
 def test_the_values_that_the_page_shows_render() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
     examples = [
         yaml.safe_load(each) for each in re.findall(r"^```yaml\n(.+?)^```", page, re.MULTILINE | re.DOTALL)
     ]

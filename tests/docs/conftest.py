@@ -21,14 +21,18 @@ def dockerfile() -> Dockerfile:
 @pytest.fixture(scope="session")
 def guide() -> list[Block]:
     """The examples of the README, and of the pages on calling and serving that continue it."""
-    pages = (ROOT / "README.md", ROOT / "docs" / "calling.md", ROOT / "docs" / "serving.md")
+    pages = (
+        ROOT / "README.md",
+        ROOT / "docs" / "how-to" / "calling.md",
+        ROOT / "docs" / "how-to" / "serving.md",
+    )
     return [block for page in pages for block in blocks(page.read_text(encoding="utf-8"))]
 
 
 @pytest.fixture(scope="session")
 def five_lines() -> list[list[str]]:
     """Return the words of each line under "Your own cross-encoder in five lines"."""
-    page = (ROOT / "docs" / "exports.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "exports.md").read_text(encoding="utf-8")
     _, _, section = page.partition("\n## Your own cross-encoder in five lines\n")
     (block,) = blocks(section.partition("\n## ")[0])
     return block.commands()

@@ -1,4 +1,4 @@
-"""docs/architecture.md names existing files, and its promises hold."""
+"""docs/explanation/architecture.md names existing files, and its promises hold."""
 
 import itertools
 import json
@@ -22,7 +22,10 @@ from support.traced_call import recording
 from support.waiting import until
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+EXPLANATION = ROOT / "docs" / "explanation"
+PAGE = (EXPLANATION / "architecture.md").read_text(encoding="utf-8")
+RECORDS = (EXPLANATION / "records-and-threads.md").read_text(encoding="utf-8")
+GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
 
 
 # The page's words for the threads of a call, by their names.
@@ -35,12 +38,12 @@ THREADS = {
 FIGURES = ("farrank_server/metrics.py", "device thread")
 
 
-def section(title: str) -> str:
-    return PAGE.partition(f"\n## {title}")[2].partition("\n## ")[0]
+def section(title: str, page: str = PAGE) -> str:
+    return page.partition(f"\n## {title}")[2].partition("\n## ")[0]
 
 
 def test_every_path_exists() -> None:
-    paths = re.findall(r"`((?:\w+/)+[\w.]*)`", PAGE)
+    paths = re.findall(r"`((?:\w+/)+[\w.]*)`", PAGE + RECORDS)
 
     assert len(paths) >= 14
     # A policy's file is named relative to its package.
@@ -90,7 +93,9 @@ async def test_the_files_of_a_call_are_those_of_the_page_in_order(monkeypatch: p
 
 
 def test_a_call_has_at_most_six_records_and_they_are_where_the_page_says() -> None:
-    records = re.findall(r"^\| `(\w+)` in `([\w/.]+)` \|", section("Records of a call"), re.MULTILINE)
+    records = re.findall(
+        r"^\| `(\w+)` in `([\w/.]+)` \|", section("Records of a call", RECORDS), re.MULTILINE
+    )
     assert 1 <= len(records) <= 6
     for name, file in records:
         assert re.search(rf"^class {name}\b", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
@@ -116,7 +121,9 @@ def test_the_threads_are_those_of_the_page(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
     names = {re.sub(r"\d+", "N", name) for name in json.loads(done.stdout)}
-    listed = set(re.findall(r"`([\w-]+(?: \(\w+\))?)`", section("Threads").partition("Libraries also")[0]))
+    listed = set(
+        re.findall(r"`([\w-]+(?: \(\w+\))?)`", section("Threads", RECORDS).partition("Libraries also")[0])
+    )
     listed -= {"tokenizer_threads"}
     if sys.version_info >= (3, 12):
         listed -= {"asyncio-waitpid-N"}
@@ -124,7 +131,7 @@ def test_the_threads_are_those_of_the_page(tmp_path: Path) -> None:
 
 
 def test_the_glossary_is_short() -> None:
-    words = re.findall(r"^\| (?!word|---)([^|]+) \|", section("Glossary"), re.MULTILINE)
+    words = re.findall(r"^\| (?!word|---)([^|]+) \|", GLOSSARY, re.MULTILINE)
 
     assert 10 <= len(words) <= 15
 

@@ -1,4 +1,4 @@
-"""The run times in docs/choosing-a-ranker.md are those of the committed measurement."""
+"""The run times in docs/explanation/choosing-a-ranker.md are those of the committed measurement."""
 
 import csv
 from pathlib import Path
@@ -11,7 +11,7 @@ MEASURED = DOCS / "benchmarks" / "2026-11-21-efficiency-cpu-2-cores" / "efficien
 
 
 def test_run_times_here_are_those_of_the_benchmark() -> None:
-    page = (DOCS / "choosing-a-ranker.md").read_text(encoding="utf-8")
+    page = (DOCS / "explanation" / "choosing-a-ranker.md").read_text(encoding="utf-8")
     assert "benchmarks/2026-11-21-efficiency-cpu-2-cores/README.md" in page
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -35,7 +35,7 @@ def test_run_times_here_are_those_of_the_benchmark() -> None:
 
 
 def test_figures_of_the_rankers_that_come_with_it_are_those_in_their_files() -> None:
-    page = (DOCS / "choosing-a-ranker.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "embedded-rankers.md").read_text(encoding="utf-8")
     trained = {
         name: open_reader(f"embedded:{name}").spec.provenance.get("MRR") for name in embedded_rankers()
     }

@@ -1,4 +1,4 @@
-"""docs/exports.md's five lines work, with a tiny cross-encoder made with transformers."""
+"""docs/how-to/exports.md's five lines work, with a tiny cross-encoder made with transformers."""
 
 from __future__ import annotations
 

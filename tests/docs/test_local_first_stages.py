@@ -1,4 +1,4 @@
-"""docs/local-first-stages.md: its configuration is valid, and it lists the existing options."""
+"""docs/how-to/local-first-stages.md: its configuration is valid, and it lists the existing options."""
 
 import re
 from dataclasses import MISSING, fields, is_dataclass
@@ -11,7 +11,7 @@ from farrank_first_stage.kinds import kind_named
 from farrank_server.config.server_config import build_config
 from farrank_settings import sources
 
-PAGE = (Path(__file__).parents[2] / "docs" / "local-first-stages.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "local-first-stages.md").read_text(encoding="utf-8")
 OPTIONS = {"bm25, rm3, doc2query": "rm3", "impact": "impact", "dense": "dense", "fusion": "fusion"}
 
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md lists exactly the server's metrics, each with its type and labels."""
+"""docs/reference/metrics.md lists exactly the server's metrics, each with its type and labels."""
 
 import re
 import urllib.request
@@ -21,7 +21,7 @@ ENDINGS = {"_seconds": "s", "_seconds_total": "s", "_bytes": "bytes", "_tokens":
 @pytest.fixture(scope="module")
 def listed() -> dict[str, tuple[str, frozenset[str]]]:
     """Return the type and labels of each metric, as the page lists them."""
-    rows = ROW.findall((ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"))
+    rows = ROW.findall((ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8"))
     names = [name for name, *_ in rows]
     assert len(names) == len(set(names))
     return {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels, _ in rows}
@@ -60,7 +60,7 @@ def test_the_page_of_a_server_holds_what_is_listed(
 
 
 def test_every_reason_is_listed_and_shown_from_the_start() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     for reason in (*Reason, *DroppedAt, *BATCH_FAILURES):
         assert f"`{reason}`" in page
     rooms = ("server", "first_stage", "indexes", "lucene", "calls")
@@ -70,7 +70,9 @@ def test_every_reason_is_listed_and_shown_from_the_start() -> None:
 
 
 def test_units_are_the_names() -> None:
-    for name, _, _, unit in ROW.findall((ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")):
+    for name, _, _, unit in ROW.findall(
+        (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    ):
         for ending, expected in ENDINGS.items():
             if name.endswith(ending):
                 assert unit == expected, name

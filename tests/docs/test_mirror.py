@@ -1,4 +1,4 @@
-"""Every module that holds logic has a test file of its name, or docs/tests.md says where its tests are."""
+"""Every module that holds logic has a test file of its name, or docs/reference/tests.md names its tests."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "tests.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "tests.md").read_text(encoding="utf-8")
 # `make demo` and `make dashboards` are tested as a whole.
 ROOMS = sorted({path.parts[-3] for path in ROOT.glob("*/*/__init__.py")} - {"tests", "demo", "dashboards"})
 

@@ -1,4 +1,4 @@
-"""`farrank serve` accepts the lines of docs/models.md, for folders of the models' types."""
+"""`farrank serve` accepts the lines of docs/reference/models.md, for folders of the models' types."""
 
 import json
 import re
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from support.commands import Outcome
 
 LINES = re.findall(
-    r"`(farrank serve [^`]+)` \|$", (ROOT / "docs/models.md").read_text(encoding="utf-8"), re.M
+    r"`(farrank serve [^`]+)` \|$", (ROOT / "docs/reference/models.md").read_text(encoding="utf-8"), re.M
 )
 
 PAIRS, ANSWERS = "ForSequenceClassification", "ForCausalLM"
@@ -134,5 +134,5 @@ def test_the_line_that_serves_a_model_is_taken(
 
 
 def test_every_line_is_read() -> None:
-    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/models.md").read_text(encoding="utf-8")
     assert len(LINES) == page.count("| `farrank serve") == len(PUBLISHED) + 1

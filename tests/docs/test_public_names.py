@@ -1,4 +1,4 @@
-"""docs/public-names.md lists existing names, and the documentation's examples use no others."""
+"""docs/reference/public-names.md lists existing names, and the documentation's examples use no others."""
 
 import ast
 import importlib
@@ -13,8 +13,8 @@ import farrank
 from support.documentation import blocks
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "public-names.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", ROOT / "clients" / "README.md", *(ROOT / "docs").glob("*.md")]
+PAGE = (ROOT / "docs" / "reference" / "public-names.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "clients" / "README.md", *(ROOT / "docs").rglob("*.md")]
 LISTED = {
     module: re.findall(r"`(\w+)`", names)
     for module, names in re.findall(r"^\| `(farrank_\w+(?:\.\w+)*)` \| (`.*`) \|$", PAGE, re.MULTILINE)

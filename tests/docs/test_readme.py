@@ -103,7 +103,7 @@ def test_every_farrank_command_is_one_and_its_configuration_holds(
 def test_no_example_writes_into_a_folder_of_the_sources() -> None:
     """Otherwise an index of a checkout would go into its packages and images."""
     sources = {path.parents[1].name for path in ROOT.glob("*/farrank*/__init__.py")}
-    pages = [README, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))]
+    pages = [README, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))]
     written = re.compile(r"(?:--out |--index \w+=|--volume \./|path: )(\w+)[/:]")
     folders = {folder for page in pages for folder in written.findall(page)}
     assert "data" in folders
@@ -129,7 +129,7 @@ def test_images_are_the_dockerfiles_targets(commands: list[list[str]]) -> None:
 
 
 def test_limits_and_their_defaults_are_the_configurations() -> None:
-    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) \|", page, re.MULTILINE))
     defaults = {each.name: each.default for each in dataclasses.fields(LimitsConfig)}
     assert {name: float(value.replace(",", "")) for name, value in rows.items()} == defaults

@@ -1,4 +1,4 @@
-"""docs/scaling.md: its worked example follows from a ranker's chunks and the sizes of models."""
+"""docs/explanation/how-many-replicas.md: its example follows from a ranker's chunks and models' sizes."""
 
 import math
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 from farrank_rankers.chunking import chunk_bounds
 from farrank_rankers.papers import paper_models
 
-PAGE = " ".join((Path(__file__).parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8").split())
+ROOT = Path(__file__).parents[2]
+PAGE = " ".join((ROOT / "docs/explanation/how-many-replicas.md").read_text(encoding="utf-8").split())
 DOCUMENT_TOKENS, DOCUMENTS, QUERIES_PER_S = 1431, 100, 1000
 PEAK, AIM, SHARE = 989e12, 0.55, 0.7
 

@@ -1,4 +1,4 @@
-"""docs/training.md describes `make train-demo`, and its commands exist."""
+"""docs/how-to/training.md describes `make train-demo`, and its commands exist."""
 
 import argparse
 import re
@@ -9,7 +9,7 @@ from farrank_demo.documentation_pairs import PairFiles
 from farrank_demo.train_demo import fifteen_minutes
 from support.documentation import ROOT, blocks
 
-PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "training.md").read_text(encoding="utf-8")
 OUT = Path(".cache/train-demo")
 
 

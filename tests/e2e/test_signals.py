@@ -1,4 +1,4 @@
-"""The server's reactions to signals, as in docs/operations.md."""
+"""The server's reactions to signals, as in docs/how-to/starting.md."""
 
 import json
 import os

@@ -24,7 +24,7 @@ from farrank_server.replica import Replica
 from farrank_settings.errors import ConfigError
 from farrank_settings.sources import from_file
 
-PAGE = (Path(__file__).parents[2] / "docs" / "first-stages.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "own-first-stage.md").read_text(encoding="utf-8")
 TEXTS = {
     "rhine": "the river Rhine flows to the sea",
     "bread": "flour and salt",

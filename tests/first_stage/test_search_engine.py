@@ -313,7 +313,7 @@ async def test_an_engines_refusal_becomes_the_callers_error(
 
 
 async def test_the_pages_examples_are_taken(behind: OsmemServer, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "first-stages.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "search-engines.md").read_text(encoding="utf-8")
     [yaml] = re.findall(r"```yaml\n(first_stage:\n  indexes:\n    docs: .*?)```", page, re.DOTALL)
     [body] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     (tmp_path / "farrank.yaml").write_text(yaml, encoding="utf-8")

@@ -107,7 +107,7 @@ def test_the_name_is_public_and_loads_nothing_before_its_use() -> None:
 
 
 def test_the_documented_session() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "notebooks.md").read_text(encoding="utf-8")
     (session,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     done = subprocess.run([sys.executable, "-c", session], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr

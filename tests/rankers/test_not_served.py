@@ -1,4 +1,4 @@
-"""A folder of a kind that is not served is refused in one short line, with the words of docs/models.md."""
+"""A folder of a kind that is not served is refused in a line, with the words of docs/reference/models.md."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from support.documentation import ROOT
 from support.published_exports import save_biencoder, save_cross_encoder, write_onnx
 from support.tiny_tokenizers import save_tokenizer, wordpiece
 
-PAGE = (ROOT / "docs/models.md").read_text(encoding="utf-8").partition("## Not served\n")[2]
+PAGE = (ROOT / "docs/reference/models.md").read_text(encoding="utf-8").partition("## Not served\n")[2]
 TRANSFORMER, POOLING = "sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling"
 # Characters of a message after the folder's name: a path in the hub's cache has up to 120.
 LONGEST = 180

@@ -41,7 +41,7 @@ def test_the_whole_configuration_of_a_server_fits() -> None:
 
 def test_the_examples_of_the_documents_fit() -> None:
     seen = 0
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for block in re.findall(r"^```yaml\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
             tree = yaml.safe_load(block)
             if isinstance(tree, dict) and tree.keys() <= SCHEMA["properties"].keys():

@@ -20,7 +20,7 @@ import pytest
 
 from support.documentation import ROOT, blocks
 
-PAGE = ROOT / "docs" / "http.md"
+PAGE = ROOT / "docs" / "how-to" / "http-clients.md"
 WRITTEN_URL = "http://127.0.0.1:8080"
 
 # Small, so that a test can use them up. Clients send one call after the other.
@@ -66,8 +66,8 @@ class AskedServer:
 
     def written(self, heading: str, language: str = "python") -> list[str]:
         """Return the code blocks under a heading of the page, with this server's URL."""
-        _, _, after = PAGE.read_text(encoding="utf-8").partition(f"\n### {heading}\n")
-        section = after.partition("\n### ")[0].partition("\n## ")[0]
+        _, _, after = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
+        section = after.partition("\n## ")[0]
         found = [each.text for each in blocks(section) if each.language == language]
         assert found, f"{PAGE} has no {language} under {heading!r}"
         return [text.replace(WRITTEN_URL, self.url) for text in found]
@@ -76,7 +76,7 @@ class AskedServer:
         """Run the code under a heading. Returns its variables. `query` and `documents` are given."""
         names = {"query": self.query, "documents": list(self.documents), **names}
         for text in self.written(heading):
-            exec(compile(text, f"docs/http.md, {heading}", "exec"), names)
+            exec(compile(text, f"docs/how-to/http-clients.md, {heading}", "exec"), names)
         return names
 
     def refused(self) -> float:

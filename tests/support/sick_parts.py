@@ -29,7 +29,7 @@ from support.sick_server import READER_HANGS_AFTER_S, SMALL_HEAP
 # No recovery may take longer. A JVM starts in seconds, or in tens of seconds on a busy machine.
 WELL_AFTER_S = 120.0
 
-# Shorter than the defaults (docs/operations.md), so that each failure is detected within seconds.
+# Shorter than the defaults (docs/explanation/failures.md), so that each failure is detected within seconds.
 DEVICE_HANGS_AFTER_S = 2.0
 SEARCHES_HANG_AFTER_S = 3.0
 READERS_HANG_AFTER_S = 3.0

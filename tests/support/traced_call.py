@@ -17,7 +17,8 @@ PACKAGES = {path.parent.name: str(path.parent.parent) for path in ROOT.glob("*/f
 class Recorder:
     """While it is on, it records each file whose functions are entered, and the thread that entered it first.
 
-    Files are named as in docs/architecture.md: PACKAGE/FILE.py. They are in the order of their first entries.
+    Files are named as in docs/explanation/architecture.md: PACKAGE/FILE.py. They are in the order of their
+    first entries.
     """
 
     def __init__(self) -> None:

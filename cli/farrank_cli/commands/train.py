@@ -87,7 +87,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--cpu", "train on the CPU, even if there is a GPU")
 
     meaning = (
-        "The defaults are the papers'; multi-vector rankers have those of theirs (docs/training.md). "
+        "The defaults are the papers'; multi-vector rankers have those of theirs "
+        "(docs/how-to/training-multi-vector.md). "
         "--config sets any of them by name; flags override it."
     )
     add = flag_group(parser, "settings", meaning)

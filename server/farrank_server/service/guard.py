@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 RERANK_SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"].full_name
 
-# The log with one line per call, described in docs/operations.md.
+# The log with one line per call, described in docs/how-to/logs-and-traces.md.
 calls_log = logging.getLogger("farrank.calls")
 
 Answer = TypeVar("Answer")

@@ -142,7 +142,7 @@ def test_an_artifact_without_its_package_names_the_family(
 def test_the_documents_example_works(
     cross_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (ROOT / "docs" / "own-family.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "own-family.md").read_text(encoding="utf-8")
     for name, code in re.findall(r"```python\n# (lab/\w+\.py)\n(.*?)```", page, re.DOTALL):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(code)
