@@ -32,7 +32,7 @@ COMMANDS = {
     "reload": Subcommand("make a running server reopen its indexes and reread its keys"),
     "keys": Subcommand("make, list and revoke the API keys of a server's callers", ("server",)),
     "index": Subcommand("build an index for the server to search", ("lucene",)),
-    "rerank": Subcommand("order documents by a query"),
+    "rerank": Subcommand("order documents by a query, or rerank a TREC run in this process"),
     "search": Subcommand("search an index of a server and rerank the results"),
     "mcp": Subcommand("give agents the search of a server, by the Model Context Protocol", ("mcp",)),
     "rankers": Subcommand(

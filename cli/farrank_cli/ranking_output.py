@@ -15,10 +15,10 @@ from farrank_cli.terminal import counted
 from farrank_client import Passage, Ranking, Result, ScoreScale, Sentence
 
 
-def add_ranking_flags(parser: argparse.ArgumentParser) -> None:
+def add_ranking_flags(parser: argparse.ArgumentParser, *, needs_query: bool = True) -> None:
     """Add the query, the options of the call and those of the output."""
     add = partial(flag, parser)
-    add("--query Q", "the query", required=True)
+    add("--query Q", "the query", required=needs_query)
     add("--ranker NAME", "ranker to use (the server's default)")
     add("--instruction TEXT", "the task, for a ranker with an instruction in its prompt (the ranker's own)")
     add("--score-scale", "raw: the ranker's scores; sigmoid: 0 to 1 (raw)", choices=("raw", "sigmoid"))

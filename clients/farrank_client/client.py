@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 import grpc
@@ -24,6 +26,9 @@ from farrank_client.transport import (
     key_metadata,
     set_up,
 )
+
+# Calls of `rank_all` that are in flight.
+CALLS_IN_FLIGHT = 8
 
 AnyTransport = TypeVar("AnyTransport", Transport, AsyncTransport)
 
@@ -108,6 +113,27 @@ class Client(_Client[Transport]):
         """Search an index of the server for `k` candidates and order them like `rerank`."""
         return self._perform(calls.search_and_rerank(query, index, k, options), timeout_s)
 
+    def rank_all(
+        self, queries: Iterable[tuple[str, Documents]], **options: Unpack[RerankOptions]
+    ) -> Iterator[Ranking]:
+        """Rank documents for many queries, pairs (query, documents); yields rankings in their order.
+
+        Several calls are in flight, so that the server's batches are full.
+        Raises: as `rerank`, at the place of the query that fails.
+        """
+        pending: deque[Future[Ranking]] = deque()
+        with ThreadPoolExecutor(CALLS_IN_FLIGHT, "farrank") as threads:
+            try:
+                for query, documents in queries:
+                    pending.append(threads.submit(self.rerank, query, documents, **options))
+                    if len(pending) > CALLS_IN_FLIGHT:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:
+                for each in pending:
+                    each.cancel()
+
     def rankers(self, *, timeout_s: float | None = None) -> Catalog:
         """List the server's rankers, indexes and limits."""
         return self._perform(calls.LIST_RANKERS, timeout_s)
@@ -185,6 +211,22 @@ class AsyncClient(_Client[AsyncTransport]):
     ) -> Ranking:
         """Search an index of the server for `k` candidates and order them like `rerank`."""
         return await self._perform(calls.search_and_rerank(query, index, k, options), timeout_s)
+
+    async def rank_all(
+        self, queries: Iterable[tuple[str, Documents]], **options: Unpack[RerankOptions]
+    ) -> AsyncIterator[Ranking]:
+        """Rank documents for many queries: see `Client.rank_all`."""
+        pending: deque[asyncio.Task[Ranking]] = deque()
+        try:
+            for query, documents in queries:
+                pending.append(asyncio.create_task(self.rerank(query, documents, **options)))
+                if len(pending) > CALLS_IN_FLIGHT:
+                    yield await pending.popleft()
+            while pending:
+                yield await pending.popleft()
+        finally:
+            for each in pending:
+                each.cancel()
 
     async def rankers(self, *, timeout_s: float | None = None) -> Catalog:
         """List the server's rankers, indexes and limits."""

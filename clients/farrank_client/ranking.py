@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
@@ -270,3 +271,15 @@ class Ranking(FromWire):
     index: str | None = None
     score_scale: ScoreScale = ScoreScale.UNSPECIFIED
     context: tuple[ContextPiece, ...] = ()
+
+    def run_scores(self) -> list[float]:
+        """Give each result a score that sorts it as it is ranked, for a TREC run, in the results' order.
+
+        These are the results' own scores, if they are sorted by score. For most families the scores of
+        different rounds of adaptive depth do not compare: each result then gets the number of results from
+        its place on.
+        """
+        scores = [result.score for result in self.results]
+        if all(before >= after for before, after in pairwise(scores)):
+            return scores
+        return [float(len(scores) - place) for place in range(len(scores))]

@@ -1,10 +1,12 @@
 """The common part of all kinds that search a Lucene index."""
 
+import asyncio
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farrank_calls.errors import Gone, Internal
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.kinds import StageContext
@@ -13,6 +15,7 @@ from farrank_settings.errors import ConfigError
 
 if TYPE_CHECKING:
     from farrank_indexes.index_stores import IndexStores
+    from farrank_indexes.stored_documents import StoredTexts
 
 
 class LuceneStage(FirstStage):
@@ -67,18 +70,44 @@ class LuceneStage(FirstStage):
     ) -> list[Candidate]:
         """Return at most `k` candidates, best first, equal scores in the order of doc_id."""
         asked = await self.query_of(query, timeout_s, call)
-        header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": texts}, call)
-        read: Iterator[str] = iter(found) if texts else itertools.repeat("")
+        stored = self._stores.texts if self._stores is not None and texts else None
+        sends = texts and stored is None
+        header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": sends}, call)
         places = _places(header["places"]) or [None] * len(header["doc_ids"])
+        if stored is not None:
+            found = await self._read(stored, header["doc_ids"], places)
+        read: Iterator[str] = iter(found) if texts else itertools.repeat("")
         hits = zip(header["doc_ids"], header["scores"], places, strict=True)
         return [Candidate(doc_id, next(read), score, place=place) for doc_id, score, place in hits]
 
     async def texts(
         self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL
     ) -> list[str]:
-        """Return the texts of documents that a search found, in the order given."""
+        """Return the texts of documents that a search found, in the order given. Raises: Gone."""
+        stored = self._stores.texts if self._stores is not None else None
+        if stored is not None:
+            return await self._read(stored, doc_ids, await self.locate(doc_ids, timeout_s, call=call))
         _, found = await self._host.ask(self._name, {"read": list(doc_ids)}, call)
         return found
+
+    async def _read(
+        self, stored: "StoredTexts", doc_ids: Sequence[str], places: Sequence[int | None]
+    ) -> list[str]:
+        """Read texts from the store beside the index.
+
+        Lucene has them, too, in compressed blocks behind two conversions and a pipe: for 100 documents of 46
+        kB it takes 50 ms, and the rest of a search 2.
+        """
+        if gone := [doc_id for doc_id, place in zip(doc_ids, places, strict=True) if place is None]:
+            raise Gone(gone)
+
+        def read() -> list[str]:
+            return [stored.read(place).text for place in places if place is not None]
+
+        try:
+            return await asyncio.to_thread(read)
+        except ConfigError as error:
+            raise Internal(f"the texts of index {self._name} are damaged") from error
 
     async def locate(
         self, doc_ids: Sequence[str], timeout_s: float, *, call: CallRecord = NO_CALL

@@ -1,42 +1,81 @@
 """A ranker in this process: the client's calls and answers, without a server."""
 
+import os
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any, Unpack
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 from farrank_client import Client, Ranking
 from farrank_client.calls import Documents, RerankOptions, rerank
+from farrank_first_stage.bm25 import Bm25Config
+from farrank_first_stage.config import FirstStageConfig
 from farrank_local.in_process import InProcess
 from farrank_server.config.schema import LimitsConfig, RankerConfig, ServerConfig
 
 # Nobody else waits: a call may take as long as it takes, and hold whatever fits into memory.
 _FOREVER_S = 30 * 86_400.0
 _UNLIMITED = 2**31 - 1
-# Calls whose chunks share batches.
-IN_FLIGHT = 8
+_LIMITS = LimitsConfig(
+    max_documents=_UNLIMITED,
+    max_document_bytes=_UNLIMITED,
+    max_query_bytes=_UNLIMITED,
+    max_queued_tokens=_UNLIMITED,
+    max_held_characters=_UNLIMITED,
+    deadline_margin=1.0,
+)
+# `rank_all` has this many documents in flight, so that batches are full of chunks of similar lengths, and at
+# least two calls: one is tokenized while the other is on the device.
+DOCUMENTS_IN_FLIGHT = 128
+_LEAST_CALLS, _MOST_CALLS = 2, 64
 
 
 class Reranker(Client):
     """Reads and ranks whole documents in this process, with the runtimes and the depth of the server.
 
     `source` is a folder, a hub name, `embedded` or `embedded:NAME`, as `farrank serve --ranker` takes it;
+<<<<<<< HEAD
     `settings` are its keys in the configuration (docs/how-to/serving.md): `family`, `runtime`, `precision`,
     `window` and so on. It is a `Client` whose calls never leave the process: answers, options and exceptions
     are the same. Threads may share it. Close it, or use it in a `with`.
     Raises: ConfigError (a ValueError) naming the setting, or if the ranker cannot be loaded.
+=======
+    `settings` are its keys in the configuration (docs/serving.md): `family`, `runtime`, `precision`, `window`
+    and so on. `indexes` are folders that `farrank index` wrote, by name: calls may search them, and rank
+    their documents without sending texts. It is a `Client` whose calls never leave the process: answers,
+    options and exceptions are the same. Threads may share it. Close it, or use it in a `with`.
+    Raises: ConfigError (a ValueError) naming the setting, or if the ranker or an index cannot be loaded.
+>>>>>>> 6b5e68d8 (farrank rerank --run reranks TREC runs in one process and resumes after a kill; searches read stored texts and not Lucene's)
     """
 
-    def __init__(self, source: str = "embedded", **settings: Any) -> None:
-        config = ServerConfig(
-            rankers={"ranker": RankerConfig(source, **settings)},
-            limits=LimitsConfig(
-                max_documents=_UNLIMITED,
-                max_queued_tokens=_UNLIMITED,
-                max_held_characters=_UNLIMITED,
-                deadline_margin=1.0,
-            ),
+    def __init__(
+        self,
+        source: str = "embedded",
+        *,
+        indexes: Mapping[str, str | os.PathLike[str]] | None = None,
+        **settings: Any,
+    ) -> None:
+        held = {name: Bm25Config(Path(folder)) for name, folder in (indexes or {}).items()}
+        self._load(
+            ServerConfig(
+                rankers={"ranker": RankerConfig(source, **settings)},
+                first_stage=FirstStageConfig(indexes=held),
+            )
         )
-        self._local = InProcess(config)
+
+    @classmethod
+    def configured(cls, config: ServerConfig) -> Self:
+        """Load the rankers and indexes of a server's configuration; its limits do not count.
+
+        Raises: ConfigError.
+        """
+        made = cls.__new__(cls)
+        made._load(config)
+        return made
+
+    def _load(self, config: ServerConfig) -> None:
+        self._local = InProcess(replace(config, limits=_LIMITS))
         super().__init__(transport=self._local, timeout_s=_FOREVER_S)
 
     def rank(self, query: str, documents: Documents, **options: Unpack[RerankOptions]) -> Ranking:
@@ -56,21 +95,26 @@ class Reranker(Client):
         Raises: as `rank`, at the place of the query that fails.
         """
         pending: deque[Any] = deque()
+        waiting = 0
         try:
             for query, documents in _shown(queries, progress):
                 call = rerank(query, documents, options)
                 begun = self._local.submit(
                     call.method, call.request, call.response_type, timeout_s=_FOREVER_S
                 )
-                pending.append((call, begun))
-                if len(pending) > IN_FLIGHT:
-                    done, future = pending.popleft()
+                pending.append((call, begun, len(documents)))
+                waiting += len(documents)
+                while len(pending) > _MOST_CALLS or (
+                    len(pending) > _LEAST_CALLS and waiting > DOCUMENTS_IN_FLIGHT
+                ):
+                    done, future, count = pending.popleft()
+                    waiting -= count
                     yield done.read(future.result())
             while pending:
-                done, future = pending.popleft()
+                done, future, _ = pending.popleft()
                 yield done.read(future.result())
         finally:
-            for _, future in pending:
+            for _, future, _ in pending:
                 future.cancel()
 
 

@@ -37,7 +37,7 @@ def test_every_command_has_help(farrank: Farrank, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["nope"], ["rerank"], ["rerank", "--query", "q", "--top-n", "0", "f"]]
+    "arguments", [[], ["nope"], ["search"], ["rerank", "--query", "q", "--top-n", "0", "f"]]
 )
 def test_wrong_usage_is_exit_code_2(farrank: Farrank, arguments: list[str]) -> None:
     outcome = farrank(*arguments)

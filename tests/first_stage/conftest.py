@@ -45,7 +45,7 @@ def toy_texts() -> dict[str, str]:
     return TOY
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def odd_texts() -> dict[str, str]:
     return ODD
 

@@ -13,7 +13,7 @@ import pytest
 import farrank
 from farrank import Client, InvalidArgument, NotFound, Reranker
 from farrank_cli.spawn import spawned_server
-from farrank_local.reranker import IN_FLIGHT
+from farrank_local.reranker import DOCUMENTS_IN_FLIGHT
 from farrank_settings.errors import ConfigError
 
 QUERY = "where does the river rise"
@@ -58,7 +58,7 @@ def test_settings_and_depth_are_the_servers(tiny_rankers: dict[str, Path]) -> No
 
 
 def test_many_queries_keep_their_order_and_share_batches(reranker: Reranker) -> None:
-    queries = [(f"{QUERY} {number}", list(DOCUMENTS.items())) for number in range(3 * IN_FLIGHT)]
+    queries = [(f"{QUERY} {number}", list(DOCUMENTS.items())) for number in range(DOCUMENTS_IN_FLIGHT)]
     together = list(reranker.rank_all(queries, progress=True, top_n=2))
     assert len(together) == len(queries)
     for (query, documents), ranking in zip(queries[:4], together, strict=False):

@@ -7,7 +7,7 @@ float, equal scores by doc_id, descending. The rank in the file is not used.
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,19 @@ def read_run(path: Path) -> Run:
             raise _stands_twice(where, query_id, doc_id)
         of_query[doc_id] = score
     return {query_id: rank(query_id, of_query.items()) for query_id, of_query in scores.items()}
+
+
+def check_queries(run: Collection[str], queries: Collection[str], file: Path | None = None) -> None:
+    """Check that every query of a run has a text; `file` is the run's.
+
+    Raises: InputError naming the file and the first queries without one.
+    """
+    if unknown := [query_id for query_id in run if query_id not in queries]:
+        raise InputError(
+            ("" if file is None else f"{file}: ")
+            + f"{len(unknown):,} of {len(run):,} queries of the run have no text in the queries: "
+            + ", ".join(unknown[:5])
+        )
 
 
 class Candidates(Mapping[str, list[str]]):

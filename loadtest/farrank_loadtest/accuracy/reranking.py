@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from farrank_loadtest.workloads import Call
 from farrank_loadtest.workloads.recorded import calls_of_run
 from farrank_trec import Run, ScoredDoc, rank, read_run, write_run
 from farrank_trec.errors import InputError
+from farrank_trec.unfinished_run import UnfinishedRun, asked_of
 
 # An accuracy test can wait: calls to a server that is overloaded or restarting are retried.
 _ASK_AGAIN = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "HTTP 429", "HTTP 503"})
@@ -64,11 +65,15 @@ class RunMaker:
             doc_ids = (document.doc_id for document in call.documents)
             return rank(query_id, zip(doc_ids, answer.scores, strict=True))
 
+        asked = {
+            query_id: asked_of(call.query, (each.doc_id for each in call.documents))
+            for query_id, call in by_id.items()
+        }
         kept = self._kept(tag or ranker, part)
         for query_id, call in by_id.items():
             if {each.doc_id for each in kept.get(query_id, ())} != {each.doc_id for each in call.documents}:
                 kept.pop(query_id, None)
-        return await self._run(ranker, list(by_id), ask, part, tag or ranker, kept)
+        return await self._run(ranker, list(by_id), ask, part, tag or ranker, kept, asked)
 
     async def search(
         self,
@@ -88,12 +93,12 @@ class RunMaker:
             found = await target.search(
                 queries[query_id], index=self.index or "", k=self.k, ranker=ranker, timeout_s=self.timeout_s
             )
-            first_stage[query_id] = rank(
-                query_id, ((each.id, each.first_stage_score or 0.0) for each in found)
-            )
-            return rank(query_id, ((each.id, each.score) for each in found))
+            doc_ids = [each.id for each in found.results]
+            first = (each.first_stage_score or 0.0 for each in found.results)
+            first_stage[query_id] = rank(query_id, zip(doc_ids, first, strict=True))
+            return rank(query_id, zip(doc_ids, found.run_scores(), strict=True))
 
-        return await self._run(ranker, list(queries), ask, part, tag or ranker, {})
+        return await self._run(ranker, list(queries), ask, part, tag or ranker, {}, {})
 
     def _kept(self, tag: str, part: str) -> Run:
         """Read the queries of an earlier run, if it is resumed."""
@@ -104,35 +109,50 @@ class RunMaker:
         return self.folder / f"{quote(tag, safe='@,=')}{part}.trec"
 
     async def _run(
-        self, ranker: str, query_ids: Sequence[str], ask: Ask, part: str, tag: str, finished: Run
+        self,
+        ranker: str,
+        query_ids: Sequence[str],
+        ask: Ask,
+        part: str,
+        tag: str,
+        finished: Run,
+        asked: Mapping[str, str],
     ) -> Run:
-        waiting = iter([query_id for query_id in query_ids if query_id not in finished])
-        told = self.begun(tag, len(query_ids))
+        path = self._path(tag, part)
+        # Its file keeps the finished queries of a program that is killed; `versions.json` has the rankers'.
+        with UnfinishedRun(path, {"tag": tag}, resume=self.resume, asked=asked) as unfinished:
+            unfinished.finished = finished = {**finished, **unfinished.finished}
+            waiting = iter([query_id for query_id in query_ids if query_id not in finished])
+            told = self.begun(tag, len(query_ids))
 
-        async def keep_asking() -> None:
-            for query_id in waiting:
-                finished[query_id] = await _patiently(ranker, query_id, ask)
-                told(len(finished))
+            async def keep_asking() -> None:
+                for query_id in waiting:
+                    unfinished.add(query_id, await _patiently(ranker, query_id, ask))
+                    told(len(finished))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(self.in_flight):
-                    group.create_task(keep_asking())
-        except* Exception as failures:
-            raise failures.exceptions[0] from None
-        finally:
-            run = self.keep(tag, part, finished, query_ids)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(self.in_flight):
+                        group.create_task(keep_asking())
+            except* Exception as failures:
+                raise failures.exceptions[0] from None
+            finally:
+                run = unfinished.publish(query_ids, tag)
+                self._note(path, run, query_ids)
         return run
 
-    def keep(self, tag: str, part: str, finished: Run, query_ids: Iterable[str]) -> Run:
+    def keep(self, tag: str, part: str, run: Run, query_ids: Collection[str]) -> Run:
         """Write the finished part of a run, in the order of the queries; an empty run is not written."""
-        order = list(query_ids)
-        run = {query_id: finished[query_id] for query_id in order if query_id in finished}
+        run = {query_id: run[query_id] for query_id in query_ids if query_id in run}
+        path = self._path(tag, part)
         if run:
-            path = self._path(tag, part)
             write_run(path, run, tag=tag)
-            self.kept.append((path, len(run), len(order)))
+        self._note(path, run, query_ids)
         return run
+
+    def _note(self, path: Path, run: Run, query_ids: Collection[str]) -> None:
+        if run:
+            self.kept.append((path, len(run), len(query_ids)))
 
 
 async def _patiently(ranker: str, query_id: str, ask: Ask) -> list[ScoredDoc]:

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import pairwise
 
-from farrank_client import AsyncClient, FarrankError, InvalidArgument, Priority, Result, RetryPolicy
+from farrank_client import AsyncClient, FarrankError, InvalidArgument, Priority, Ranking, RetryPolicy
 from farrank_loadtest.depths import Depth
 from farrank_loadtest.errors import TargetFailed
 from farrank_loadtest.targets import Answer, CandidateDocument, TargetError, scores_by_index
@@ -50,20 +48,21 @@ class FarrankTarget:
                 depth=self._depth,
                 timeout_s=timeout_s,
             )
-        scored = ((result.index, result.score) for result in _sortable(ranking.results))
+        indexes = (result.index for result in ranking.results)
+        scored = zip(indexes, ranking.run_scores(), strict=True)
         stages_s = {stage: getattr(ranking.timings, f"{stage}_ns") / 1e9 for stage in _STAGES}
         counts = {name: getattr(ranking.usage, name) for name in _COUNTS}
         return Answer(scores_by_index(scored, len(documents)), stages_s, counts)
 
     async def search(
         self, query: str, *, index: str, k: int | None, ranker: str, timeout_s: float
-    ) -> Sequence[Result]:
+    ) -> Ranking:
         """Rerank the documents that the server finds in its index.
 
         Raises: TargetError if the call fails.
         """
         with _target_errors():
-            ranking = await self._client.search_and_rerank(
+            return await self._client.search_and_rerank(
                 query,
                 index=index,
                 k=k,
@@ -72,7 +71,6 @@ class FarrankTarget:
                 depth=self._depth,
                 timeout_s=timeout_s,
             )
-        return _sortable(ranking.results)
 
     async def versions(self, rankers: Sequence[str], timeout_s: float) -> dict[str, str]:
         """Ask for the rankers' versions.
@@ -107,19 +105,6 @@ class FarrankTarget:
     async def close(self) -> None:
         """Close the connection."""
         await self._client.close()
-
-
-def _sortable(results: Sequence[Result]) -> Sequence[Result]:
-    """Give results scores that sort them as they are ranked.
-
-    A run is sorted by its scores. For most families the scores of different rounds of adaptive depth do not
-    compare: the ranking is then not sorted by score, and each result gets the number of results from its
-    place on as score.
-    """
-    if all(before.score >= after.score for before, after in pairwise(results)):
-        return results
-    count = len(results)
-    return [replace(result, score=float(count - place)) for place, result in enumerate(results)]
 
 
 @contextmanager

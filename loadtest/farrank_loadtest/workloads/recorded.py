@@ -6,7 +6,7 @@ from typing import Any
 
 from farrank_loadtest.targets import CandidateDocument
 from farrank_loadtest.workloads import Call, Workload
-from farrank_trec import Run, missing_documents, read_collection, read_queries, read_run
+from farrank_trec import Run, check_queries, missing_documents, read_collection, read_queries, read_run
 from farrank_trec.errors import InputError
 from farrank_trec.lines import json_object, named_string, numbered_lines
 
@@ -73,11 +73,7 @@ def calls_of_run(run: Run, queries: Mapping[str, str], collection: Sequence[Path
     them out; a query without any document left has no call.
     Raises: InputError if a query has no text.
     """
-    if unknown := [query_id for query_id in run if query_id not in queries]:
-        raise InputError(
-            f"{len(unknown):,} of {len(run):,} queries of the run have no text in the queries: "
-            + ", ".join(unknown[:5])
-        )
+    check_queries(run, queries)
     doc_ids = {each.doc_id for ranked in run.values() for each in ranked}
     texts = read_collection(collection, doc_ids)
     calls = []

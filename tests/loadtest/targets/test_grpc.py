@@ -44,6 +44,7 @@ async def test_a_run_has_the_scores_of_the_server_if_they_sort_as_it_ranks(
     answer = await target.rerank("q", DOCUMENTS, timeout_s=60)
     assert answer.scores == of_abc
     found = await target.search("q", index="", k=None, ranker="", timeout_s=60)
-    assert {each.id: each.score for each in found} == dict(zip("abc", of_abc, strict=True))
-    assert [each.first_stage_score for each in found] == [3.0, 2.0, 1.0]
+    ids = [each.id for each in found.results]
+    assert dict(zip(ids, found.run_scores(), strict=True)) == dict(zip("abc", of_abc, strict=True))
+    assert [each.first_stage_score for each in found.results] == [3.0, 2.0, 1.0]
     await target.close()
