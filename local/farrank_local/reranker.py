@@ -35,18 +35,11 @@ class Reranker(Client):
     """Reads and ranks whole documents in this process, with the runtimes and the depth of the server.
 
     `source` is a folder, a hub name, `embedded` or `embedded:NAME`, as `farrank serve --ranker` takes it;
-<<<<<<< HEAD
     `settings` are its keys in the configuration (docs/how-to/serving.md): `family`, `runtime`, `precision`,
-    `window` and so on. It is a `Client` whose calls never leave the process: answers, options and exceptions
-    are the same. Threads may share it. Close it, or use it in a `with`.
-    Raises: ConfigError (a ValueError) naming the setting, or if the ranker cannot be loaded.
-=======
-    `settings` are its keys in the configuration (docs/serving.md): `family`, `runtime`, `precision`, `window`
-    and so on. `indexes` are folders that `farrank index` wrote, by name: calls may search them, and rank
-    their documents without sending texts. It is a `Client` whose calls never leave the process: answers,
+    `window` and so on. `indexes` are folders that `farrank index` wrote, by name: calls may search them, and
+    rank their documents without sending texts. It is a `Client` whose calls never leave the process: answers,
     options and exceptions are the same. Threads may share it. Close it, or use it in a `with`.
     Raises: ConfigError (a ValueError) naming the setting, or if the ranker or an index cannot be loaded.
->>>>>>> 6b5e68d8 (farrank rerank --run reranks TREC runs in one process and resumes after a kill; searches read stored texts and not Lucene's)
     """
 
     def __init__(
