@@ -107,6 +107,7 @@ def test_both_clients_have_the_same_methods() -> None:
     assert names(farrank_client.Client) == {
         "close",
         "is_healthy",
+        "rank_all",
         "rankers",
         "rerank",
         "search_and_rerank",
