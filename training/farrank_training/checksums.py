@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from farrank_trec.data_sets import is_data_set
 from farrank_trec.errors import InputError
 from farrank_trec.lines import STDIN
 
@@ -12,9 +13,11 @@ from farrank_trec.lines import STDIN
 def checksums(paths: Iterable[Path | str]) -> dict[str, str]:
     """Hash files, by their paths. Standard input and pipes cannot be read again and are left out.
 
+    Data sets of ir_datasets are left out, too: ir_datasets checks them against digests of its own.
     Raises: InputError if a file cannot be read.
     """
-    return {path: _sha256(path) for path in map(str, paths) if not is_stream(path)}
+    hashed = (path for path in map(str, paths) if not is_stream(path) and not is_data_set(path))
+    return {path: _sha256(path) for path in hashed}
 
 
 def is_stream(path: Path | str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from farrank_trec.data_sets import is_data_set, judgement_rows, run_rows
 from farrank_trec.errors import InputError
 from farrank_trec.lines import check_id, numbered_lines
 
@@ -119,7 +120,8 @@ def read_candidates(path: Path, depth: int) -> Candidates:
 def _run_lines(path: Path) -> Iterator[tuple[str, str, str, float]]:
     """Yield each line's place, query_id, doc_id and score. Raises: InputError if there is none."""
     empty = True
-    for where, (query_id, _, doc_id, written_rank, score, _) in _rows(path, "a run has", _RUN_COLUMNS):
+    rows = run_rows(path) if is_data_set(path) else _rows(path, "a run has", _RUN_COLUMNS)
+    for where, (query_id, _, doc_id, written_rank, score, _) in rows:
         if not written_rank.isdecimal():
             raise InputError(f"{where}: rank {written_rank!r} must be a whole number")
         try:
@@ -169,7 +171,8 @@ def read_qrels(path: Path) -> Qrels:
     Raises: InputError naming file and line if a line is malformed or contradicts an earlier judgement.
     """
     qrels: Qrels = {}
-    for where, (query_id, _, doc_id, text) in _rows(path, "qrels have", _QRELS_COLUMNS):
+    rows = judgement_rows(path) if is_data_set(path) else _rows(path, "qrels have", _QRELS_COLUMNS)
+    for where, (query_id, _, doc_id, text) in rows:
         # int() would also take 1_0.
         if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
             raise InputError(f"{where}: grade {text!r} must be a whole number of at most 9 digits")

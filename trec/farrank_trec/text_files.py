@@ -1,7 +1,7 @@
 """Files of texts by id: queries (TSV or JSON lines) and collections (JSON lines).
 
 Collections come in several forms, so a document's id and text have several names: `id`, `docid`, `doc_id`,
-`pid` or `_id`, and `text`, `contents` or `body`.
+`pid` or `_id`, and `text`, `contents` or `body`. A data set of ir_datasets may take a file's place.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from farrank_trec.data_sets import document_lines, is_data_set, query_texts
 from farrank_trec.errors import InputError
 from farrank_trec.lines import (
     check_id,
@@ -34,20 +35,9 @@ def read_queries(path: Path, field: str = "") -> dict[str, str]:
     The default is the first of text, query and title.
     Raises: InputError naming file and line if a line is malformed, or a query_id appears twice.
     """
-    as_json = ".jsonl" in path.suffixes
-    if field and not as_json:
-        raise InputError(f"{path}: field {field!r} needs a .jsonl file")
     queries: dict[str, str] = {}
-    for where, line in numbered_lines(path):
-        if as_json:
-            values = json_object(where, line)
-            query_id = named_string(where, values, QUERY_IDS)
-            text = named_string(where, values, (field,) if field else QUERY_TEXTS)
-        elif line.count("\t") == 1:
-            query_id, text = line.split("\t")
-        else:
-            columns = line.count("\t") + 1
-            raise InputError(f"{where}: {columns} columns; queries have 2, separated by a tab: query_id text")
+    found = query_texts(path, field) if is_data_set(path) else _queries_of_file(path, field)
+    for where, query_id, text in found:
         check_id(where, "query_id", query_id)
         if query_id in queries:
             raise InputError(f"{where}: query_id {query_id!r} appears twice")
@@ -59,6 +49,23 @@ def read_queries(path: Path, field: str = "") -> dict[str, str]:
     if not queries:
         raise InputError(f"{path}: there are no queries; expected query_id<TAB>text or JSON lines")
     return queries
+
+
+def _queries_of_file(path: Path, field: str) -> Iterator[tuple[str, str, str]]:
+    as_json = ".jsonl" in path.suffixes
+    if field and not as_json:
+        raise InputError(f"{path}: field {field!r} needs a .jsonl file")
+    for where, line in numbered_lines(path):
+        if as_json:
+            values = json_object(where, line)
+            query_id = named_string(where, values, QUERY_IDS)
+            yield where, query_id, named_string(where, values, (field,) if field else QUERY_TEXTS)
+        elif line.count("\t") == 1:
+            query_id, text = line.split("\t")
+            yield where, query_id, text
+        else:
+            columns = line.count("\t") + 1
+            raise InputError(f"{where}: {columns} columns; queries have 2, separated by a tab: query_id text")
 
 
 def write_queries(path: Path, queries: Mapping[str, str]) -> None:
@@ -148,7 +155,7 @@ def read_documents(
     ranking = RankingFieldsReader() if with_ranking else None
     seen: dict[str, str] = {}
     for source in sources:
-        for where, offset, line in raw_lines(source):
+        for where, offset, line in document_lines(source) if is_data_set(source) else raw_lines(source):
             try:
                 values = json_object(where, decoded(where, line))
                 found = keys.read_values(where, values, chosen)
