@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.options.add_argument("--questions", type=int, default=250)
     command.options.add_argument("--share", type=float, default=0.1, help="of the article's tokens; 0.1")
     command.options.add_argument("--ranker", default=BI_ENCODER, help=f"packs the context; {BI_ENCODER}")
+    command.options.add_argument("--export", default="never", help="for the latency: never or auto; never")
     command.options.add_argument("--rounds", type=int, default=7)
     command.sections(TITLES, default=[*TITLES])
     given = command.parse(arguments)
@@ -57,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "best": lambda: ways(1),
         "three": lambda: ways(CHUNKS),
         "context": context,
-        "latency": lambda: added(given.index, min(given.questions, 50), given.rounds, sent=False),
-        "sent": lambda: added(given.index, min(given.questions, 50), given.rounds, sent=True),
+        "latency": lambda: added(given.index, min(given.questions, 50), given.rounds, given.export, sent=False),
+        "sent": lambda: added(given.index, min(given.questions, 50), given.rounds, given.export, sent=True),
     }
     notes = (
         f"{given.questions} questions about {given.articles} whole articles of SQuAD's development set; the "

@@ -15,10 +15,10 @@ TIMEOUT_S = 600.0
 WITH_SENTENCES: RerankOptions = {"evidence": "sentences"}
 
 
-def added(index: Path, questions: int, rounds: int, *, sent: bool) -> list[Row]:
+def added(index: Path, questions: int, rounds: int, export: str, *, sent: bool) -> list[Row]:
     """Ask for ten documents: by a search and by id, or `sent` as new texts, and of a cross-encoder."""
     asked = [each.text for each in load_questions()][:questions]
-    arguments = ["--ranker", "late=embedded:maxsim", "--ranker", "cross=embedded:maxp"]
+    arguments = ["--ranker", "late=embedded:maxsim", "--ranker", "cross=embedded:maxp", "--export", export]
     rows: list[Row] = []
     with (
         spawned_server([*arguments, "--index", f"pydoc={index}"]) as server,

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 # The letters of a word's beginning by which its forms are found: a usual length for truncation as stemming.
 _STEM, _SHORTEST_STEM = 5, 4
 _LETTERS, _NUMBER = 8, np.dtype("<u8")
+_PAIR = np.uint64(0xFFFF)
 # Anserini's k1 and b, as everywhere in this project, and the usual length of a sentence in characters.
 _K1, _B, _USUAL_CHARACTERS = 0.9, 0.4, 120
 # Letters, digits and the marks of scripts that have them, such as Hindi's vowels.
@@ -63,10 +64,13 @@ class QueryTerms:
         self._masks = np.array([(1 << 8 * length) - 1 for length in lengths], dtype=_NUMBER)
         letters = "".join(term.letters[:_LETTERS].ljust(_LETTERS) for term in self.terms)
         self._numbers = _bytes_of(letters).view(_NUMBER) & self._masks
+        # Two letters tell most words of a text from all terms: each term has two, or one and a space.
+        self._may_match = np.zeros(2**16, dtype=bool)
+        self._may_match[self._numbers & _PAIR] = True
         self._unspaced = [
             (place, term.letters)
             for place, term in enumerate(self.terms)
-            if any(low <= term.letters[0] <= high for low, high in _UNSPACED)
+            if not query.isascii() and any(low <= term.letters[0] <= high for low, high in _UNSPACED)
         ]
         length = _SAMPLED_CHARACTERS // max(1, len(texts))
         sample = "\n".join(text[:length] for text in texts)
@@ -90,6 +94,8 @@ class QueryTerms:
         begins = np.flatnonzero(is_space[:-1] & ~is_space[1:]) + 1  # (W,), of words
         # Eight letters from each character on, without a copy.
         numbers = np.ndarray(len(letters) - _LETTERS + 1, _NUMBER, letters.data, strides=(1,))[begins]
+        may_match = self._may_match[numbers & _PAIR]
+        numbers, begins = numbers[may_match], begins[may_match]
         terms = len(self.terms)
         # With two dimensions, `nonzero` takes six times as long.
         found = np.flatnonzero(numbers[:, None] & self._masks == self._numbers)

@@ -15,6 +15,7 @@ from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_indexes.stored_documents import Cut, Spans, StoredTexts
 from farrank_rankers.aggregate import SCORE_DECIMALS
 from farrank_rankers.ensemble import mean_score
+from farrank_rankers.evidence.choosing import DocumentText
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.batcher import QueueItem
@@ -100,7 +101,8 @@ class RerankCall:
     `documents` is empty until the documents are found, if the call names them or searches for them. `depth`
     None means each ranker's own. With `comparable_scores` the scores of all rounds compare. `instruction` is
     the task in the rankers' formats; empty means their own. With `token_matches`, the best `top_n` documents
-    (None: all) have them.
+    (None: all) have them. `texts` receives the texts stored with an index, by the document's number, while
+    the query is encoded; None if they are not wanted.
     """
 
     ranker: str
@@ -116,6 +118,7 @@ class RerankCall:
     instruction: str = ""
     token_matches: bool = False
     top_n: int | None = None
+    texts: dict[int, DocumentText] | None = None
 
     @property
     def account(self) -> Account:

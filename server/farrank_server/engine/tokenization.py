@@ -118,8 +118,11 @@ class TokenizerPool:
         def read(indices: Sequence[int]) -> Steps[Tally]:
             tally = Tally() if framer else (yield from self._read_query(call, framer))
             if rounds is not None:
-                return tally + (yield from self._read_whole(rounds, framer[0], indices))
-            return tally + (yield from self._read_slice(call, framer[0], indices))
+                tally += yield from self._read_whole(rounds, framer[0], indices)
+            else:
+                tally += yield from self._read_slice(call, framer[0], indices)
+            yield from _read_texts(call.call, indices)
+            return tally
 
         # The first slice includes the query. The other slices then run in parallel, a few at a time.
         account = call.call.account
@@ -384,6 +387,17 @@ def _stored(call: ActiveCall, source: Source, index: int) -> EncodedDocument:
     cut = source.tokens.read(place, call.ranker.spec.readable_tokens(limit))
     spans = whole.spans[:limit]
     return EncodedDocument(whole.features.first(len(spans)), spans, _cut(cut, 0))
+
+
+def _read_texts(call: RerankCall, indices: Sequence[int]) -> Steps[None]:
+    """Read the stored texts of documents if the call wants them, while the device encodes."""
+    if (texts := call.texts) is None:
+        return
+    for index in indices:
+        stored = call.documents[index].stored_texts
+        if stored is not None and index not in texts:
+            yield
+            texts[index] = stored.read(call.documents[index].place)
 
 
 def _asked(ranker: LoadedRanker, call: RerankCall) -> Steps[tuple[Reader, TokenizedText]]:

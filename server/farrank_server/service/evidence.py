@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.evidence.choosing import CHUNKS, DocumentText, ReadDocument, ScoredSpan, Span, chosen
@@ -21,8 +22,21 @@ from farrank_server.service.answers import Response
 from farrank_server.service.documents import texts_of_results
 from farrank_server.service.indexes import OpenIndexes
 
+T = TypeVar("T")
+
 # Documents whose sentences are returned if the call does not say how many.
 DEFAULT_DOCUMENTS = 10
+
+# Below this many characters of chunks, choosing sentences takes about as long as two switches between
+# threads: a millisecond.
+INLINE_CHARACTERS = 50_000
+
+
+def expect_evidence(call: RerankCall, options: pb.RerankOptions) -> None:
+    """Let the engine read the texts of a call's documents early if sentences of all of them are wanted."""
+    wanted = options.evidence == pb.EVIDENCE_UNIT_SENTENCES
+    if wanted and len(call.documents) <= (options.evidence_documents or DEFAULT_DOCUMENTS):
+        call.texts = {}
 
 
 async def add_evidence(
@@ -43,9 +57,14 @@ async def add_evidence(
     with call.record.stage("evidence", documents=len(response.results)):
         if options.evidence == pb.EVIDENCE_UNIT_SENTENCES:
             best = response.results[: options.evidence_documents or DEFAULT_DOCUMENTS]
-            reading = await _reading(opened, call, best, named)
             chunks = [_best_chunks(result.documents[each.index]) for each in best]
-            found = await engine.beside(call, _sentences(call.query, reading, chunks))
+            read = [call.texts[each.index] for each in best if call.texts and each.index in call.texts]
+            characters = sum(end - start for its in chunks for start, end in its)
+            if len(read) == len(best) and characters < INLINE_CHARACTERS:
+                found = _at_once(_sentences(call.query, read, chunks))
+            else:
+                reading = await _reading(opened, call, best, named)
+                found = await engine.beside(call, _sentences_of(call.query, reading, chunks))
             for each, sentences in zip(best, found, strict=True):
                 for sentence, text in sentences:
                     each.sentences.add(text=text, **sentence._asdict())
@@ -54,11 +73,18 @@ async def add_evidence(
     response.timings.evidence_ns = round((time.monotonic() - started_s) * 1e9)
 
 
-def _sentences(
+def _sentences_of(
     query: str, reading: Steps[list[DocumentText]], chunks: Sequence[Sequence[Span]]
 ) -> Steps[list[list[tuple[ScoredSpan, str]]]]:
-    """Read documents and choose their sentences, each with its text."""
+    """Read documents and choose their sentences."""
     read = yield from reading
+    return (yield from _sentences(query, read, chunks))
+
+
+def _sentences(
+    query: str, read: Sequence[DocumentText], chunks: Sequence[Sequence[Span]]
+) -> Steps[list[list[tuple[ScoredSpan, str]]]]:
+    """Choose the sentences of documents, each with its text."""
     found = yield from chosen(query, [ReadDocument(*each) for each in zip(read, chunks, strict=True)])
     return [_with_texts(*each) for each in zip(read, found, strict=True)]
 
@@ -100,6 +126,15 @@ def _pieces(
     documents = [RankedDocument(*each) for each in zip(read, chunks, strict=True)]
     found = yield from packed(query, documents, budget, count)
     return [_with_texts(*each) for each in zip(read, found, strict=True)]
+
+
+def _at_once(steps: Steps[T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
 
 def _with_texts(document: DocumentText, spans: Sequence[ScoredSpan]) -> list[tuple[ScoredSpan, str]]:

@@ -21,7 +21,7 @@ from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.metrics import Metrics
 from farrank_server.service import answers, validate
 from farrank_server.service.documents import of_candidates, of_ids, texts_of_results
-from farrank_server.service.evidence import add_evidence
+from farrank_server.service.evidence import add_evidence, expect_evidence
 from farrank_server.service.indexes import Indexes, OpenIndexes
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
@@ -92,6 +92,7 @@ class RerankService:
                     response.timings.first_stage_ns = _ns_since(started_s)
                     documents = tuple(found.get(n, document) for n, document in enumerate(documents))
                     call.documents = documents
+                    expect_evidence(call, request.options)
                     result = await self._engine.rerank(call, reserved)
                 answers.add_ranking(response, result, scorer, given.ids, documents, request.options)
                 if request.options.return_texts:
@@ -142,6 +143,7 @@ class RerankService:
                     await self._engine.check_query(call)
                 else:
                     call.documents = tuple(documents)
+                    expect_evidence(call, request.options)
                     result = await self._engine.rerank(call, reserved)
                     ids = [candidate.doc_id for candidate in candidates]
                     answers.add_ranking(response, result, scorer, ids, documents, request.options)

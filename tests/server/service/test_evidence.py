@@ -16,7 +16,10 @@ from farrank_first_stage.lucene_stage import LuceneStage
 from farrank_indexes.chunk_encoder import ChunkEncoder
 from farrank_indexes.encodings_store import EncodingsStoreBuilder
 from farrank_server.config.schema import ListenConfig, RankerConfig, ServerConfig
+from farrank_server.engine.call import RerankCall
+from farrank_server.engine.engine import Engine
 from farrank_server.replica import Replica
+from farrank_server.service import evidence
 from support.kept_index import copy_with, kept_index
 
 QUERY = "where does the river rise"
@@ -120,6 +123,33 @@ async def test_stored_texts_are_not_asked_of_lucene(stub: Any, monkeypatch: pyte
     assert of_store.context == of_lucene.context
     assert all(found(of_store).values())
     assert set(reads) == {"older"}
+
+
+async def test_short_chunks_of_few_stored_documents_take_no_turn(
+    stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their texts were read while the query was encoded. Where there is more to compare, others have turns."""
+    turns: list[str] = []
+    take = Engine.beside
+
+    async def counted(engine: Engine, call: RerankCall, steps: Any) -> Any:
+        turns.append(call.query)
+        return await take(engine, call, steps)
+
+    monkeypatch.setattr(Engine, "beside", counted)
+
+    async def search(**others: Any) -> tuple[dict[str, list[str]], int]:
+        asked = options(ranker="biencoder", **others)
+        request = pb.SearchAndRerankRequest(query="river rivers", index="kept", options=asked)
+        turns.clear()
+        return found(await stub.SearchAndRerank(request)), len(turns)
+
+    at_once, none = await search()
+    assert none == 0
+    _, of_fewer = await search(evidence_documents=1)
+    assert of_fewer == 1
+    monkeypatch.setattr(evidence, "INLINE_CHARACTERS", 1)
+    assert await search() == (at_once, 1)
 
 
 async def test_only_the_best_documents_have_sentences(stub: Any) -> None:
