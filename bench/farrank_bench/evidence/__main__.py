@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "best": lambda: ways(1),
         "three": lambda: ways(CHUNKS),
         "context": context,
-        "latency": lambda: added(given.index, min(given.questions, 50), given.rounds, given.export, sent=False),
+        "latency": lambda: added(
+            given.index, min(given.questions, 50), given.rounds, given.export, sent=False
+        ),
         "sent": lambda: added(given.index, min(given.questions, 50), given.rounds, given.export, sent=True),
     }
     notes = (

@@ -195,7 +195,8 @@ class Engine:
         if len(members) == 1:
             return await self._score(members[0], call, known[0], reservation)
         scoring = [
-            self._score(member, call, its, reservation) for member, its in zip(members, known, strict=True)
+            partial(self._score, member, call, its, reservation)
+            for member, its in zip(members, known, strict=True)
         ]
         return mean_of_members(await side_by_side(scoring))
 

@@ -1,7 +1,7 @@
 """Runs the parts of a call side by side, so that a failure leaves neither a running part nor a memory."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from farrank_runtimes.runtime import forget_locals
@@ -9,12 +9,13 @@ from farrank_runtimes.runtime import forget_locals
 T = TypeVar("T")
 
 
-async def side_by_side(parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await coroutines side by side. The first one that fails cancels the others.
+async def side_by_side(parts: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
+    """Call functions and await their coroutines side by side. The first one that fails cancels the others.
 
     Raises: the error of that one, when all have ended; CancelledError at once if it is cancelled twice.
     """
     tasks = [asyncio.ensure_future(_without_locals(part)) for part in parts]
+    del parts
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -33,10 +34,15 @@ async def side_by_side(parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
             tasks.clear()
 
 
-async def _without_locals(part: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine whose frames hold nothing once it has failed: they lead back to its error."""
+async def _without_locals(part: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Await a coroutine whose frames hold nothing once it has failed: they lead back to its error.
+
+    A task that is cancelled before it begins would leave a coroutine that nobody awaits, so this makes it.
+    """
+    running = part()
+    del part
     try:
-        return await part
+        return await running
     except Exception as error:
         forget_locals(error)
         raise

@@ -136,7 +136,7 @@ class TokenizerPool:
 
         if len(call.call.documents) > 1:
             # The running turns hold the call's texts.
-            await side_by_side([read_on() for _ in range(self._threads)])
+            await side_by_side([read_on] * self._threads)
         if rounds is not None:
             await self._in_turns(account, rounds.rank(), call.reservation)
             total.selection_ns = rounds.selection_ns

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import pytest
 import pytest_asyncio
@@ -52,12 +53,14 @@ async def test_the_results_keep_their_order() -> None:
         await asyncio.sleep(0.01 * (3 - number))
         return number
 
-    assert await side_by_side([part(number) for number in range(3)]) == [0, 1, 2]
+    assert await side_by_side(partial(part, number) for number in range(3)) == [0, 1, 2]
 
 
 def begun(parts: Sequence[Part]) -> tuple[asyncio.Future[list[str]], weakref.ref[Texts]]:
     texts = Texts()
-    return asyncio.ensure_future(side_by_side([part.run(texts) for part in parts])), weakref.ref(texts)
+    return asyncio.ensure_future(side_by_side([partial(part.run, texts) for part in parts])), weakref.ref(
+        texts
+    )
 
 
 @pytest.mark.usefixtures("without_collections")
@@ -93,3 +96,13 @@ async def test_a_caller_who_goes_while_the_parts_end_leaves_nothing() -> None:
         await asyncio.sleep(0)
     await asyncio.sleep(0.01)
     assert texts() is None
+
+
+async def test_parts_that_are_cancelled_before_they_begin_are_not_begun() -> None:
+    parts = Part(), Part()
+    running, _ = begun(parts)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not any(part.has_ended for part in parts)
+    gc.collect()

@@ -128,7 +128,7 @@ async def test_stored_texts_are_not_asked_of_lucene(stub: Any, monkeypatch: pyte
 async def test_short_chunks_of_few_stored_documents_take_no_turn(
     stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their texts were read while the query was encoded. Where there is more to compare, others have turns."""
+    """Their texts were read while the query was encoded. Longer chunks are compared in turns."""
     turns: list[str] = []
     take = Engine.beside
 
