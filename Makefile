@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some images set PYTHONDONTWRITEBYTECODE. Each worker, actor and child process would then compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo train-demo test test-most test-charts test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu experiment wheels clean
+.PHONY: demo train-demo test test-most test-charts test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu experiment docs wheels clean
 .DELETE_ON_ERROR:
 
 # --no-compile: Python compiles the modules that it imports; pip would spend 45 s on compiling all of them. The pinned
@@ -154,10 +154,16 @@ bench-gpu: $(READY)  ## measure packed rankers on a CUDA device; see docs/benchm
 experiment: $(READY)  ## measure the papers' findings on SQuAD, for hours; the same command resumes an interrupted run
 	$(BIN)/python -m farrank_experiments $(EXPERIMENT_ARGS)
 
-wheels: $(READY)  ## build the packages for PyPI, farrank-client and farrank, into dist/
+# A broken link ends the build. The folder is a part of the package of the page, so a server shows it at /docs.
+DOCS := page/farrank_page/docs
+docs: $(READY)  ## build the documentation, which a server then shows at /docs
+	rm -rf $(DOCS)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs 2 --doctree-dir .cache/docs docs $(DOCS)
+
+wheels: docs  ## build the packages for PyPI, farrank-client and farrank, into dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist clients
 	$(BIN)/python -m build --outdir dist .
 
 clean:  ## remove the environments, the caches and the built packages
-	rm -rf $(VENV) $(OLDER) .cache dist
+	rm -rf $(VENV) $(OLDER) .cache dist $(DOCS)

@@ -1,18 +1,16 @@
-"""Describes the HTTP endpoint's requests and answers, as OpenAPI 3.1 and as a plain page."""
+"""Describes the HTTP endpoint's requests and answers, as OpenAPI 3.1."""
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from importlib import metadata
 from typing import Any
 
 import msgspec
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from farrank.v1 import rerank_pb2 as pb
-from farrank_page.routes import SECURITY_HEADERS
 
 Schema = dict[str, Any]
 
@@ -21,21 +19,16 @@ _REF = "#/components/schemas/{name}"
 
 
 def routes(bodies: Sequence[type]) -> list[Route]:
-    """The description at `/openapi.json` (and where TEI has it), the page at `/docs`.
+    """The description at `/openapi.json`, and where TEI has it.
 
     `bodies` are the types of the dialects' requests.
     """
-    described = describe(bodies)
-    written = msgspec.json.encode(described)
-    page = _page(described)
+    written = msgspec.json.encode(describe(bodies))
 
     async def get(request: Request) -> Response:
         return Response(written, media_type="application/json")
 
-    async def docs(request: Request) -> Response:
-        return HTMLResponse(page, headers=SECURITY_HEADERS)
-
-    return [Route("/openapi.json", get), Route("/api-doc/openapi.json", get), Route("/docs", docs)]
+    return [Route("/openapi.json", get), Route("/api-doc/openapi.json", get)]
 
 
 def describe(bodies: Sequence[type]) -> Schema:
@@ -356,25 +349,3 @@ def _field(field: FieldDescriptor) -> Schema:
     else:
         schema = _SCALARS[field.type]
     return _listed(schema) if field.is_repeated else schema
-
-
-def _page(described: Schema) -> str:
-    """The operations with their examples as an HTML page, in the evidence page's style where that is on."""
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Farrank: HTTP</title>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        "<link rel='stylesheet' href='/style/base.css'></head><body><main class='workspace'><h1>HTTP</h1>"
-        "<p><a href='/'>Farrank</a> · the same as <a href='/openapi.json'>OpenAPI 3.1</a></p>"
-    ]
-    for path, operations in described["paths"].items():
-        for method, operation in operations.items():
-            parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2>")
-            parts.append(f"<p>{escape(operation['summary'])}. {escape(operation.get('description', ''))}</p>")
-            if "requestBody" in operation:
-                example = operation["requestBody"]["content"]["application/json"]["example"]
-                body = msgspec.json.format(msgspec.json.encode(example), indent=2).decode()
-                parts.append(f"<pre>{escape(body)}</pre>")
-            answers = operation["responses"].items()
-            rows = "".join(f"<li>{status}: {escape(each['description'])}</li>" for status, each in answers)
-            parts.append(f"<ul>{rows}</ul>")
-    return "\n".join((*parts, "</main></body></html>"))

@@ -1,8 +1,10 @@
 """The endpoint's own page: files of this package, each at its path, `index.html` at `/`."""
 
-from functools import lru_cache, partial
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
@@ -24,10 +26,20 @@ def page_routes() -> list[Route]:
     """One route for each file of the package. No other path leads to a file."""
     files = StaticFiles(directory=PAGE)
     names = sorted(path.relative_to(PAGE).as_posix() for path in PAGE.rglob("*") if path.is_file())
-    return [Route("/" if name == "index.html" else f"/{name}", partial(_get, files, name)) for name in names]
+
+    def route(name: str) -> Route:
+        async def get(request: Request) -> Response:
+            return await get_file(files, name, request)
+
+        return Route("/" if name == "index.html" else f"/{name}", get)
+
+    return [route(name) for name in names]
 
 
-async def _get(files: StaticFiles, name: str, request: Request) -> Response:
+async def get_file(
+    files: StaticFiles, name: str, request: Request, security: Mapping[str, str] = SECURITY_HEADERS
+) -> Response:
+    """Answer with a file, compressed for callers that accept it."""
     response = await files.get_response(name, request.scope)
     accepted = ",".join(request.headers.getlist("accept-encoding"))
     if isinstance(response, FileResponse) and "range" not in request.headers and accepts_gzip(accepted):
@@ -35,9 +47,11 @@ async def _get(files: StaticFiles, name: str, request: Request) -> Response:
         headers = {each: response.headers[each] for each in ("Content-Type", "Last-Modified")}
         # A weak tag: it is that of the file, and these are other bytes.
         headers |= {"ETag": f"W/{tag}", "Content-Encoding": "gzip"}
-        response = Response(_packed_file(Path(response.path), tag), headers=headers)
+        # The index of the documentation's search is large: compressing it would hold up the event loop.
+        packed_file = await run_in_threadpool(_packed_file, Path(response.path), tag)
+        response = Response(packed_file, headers=headers)
     response.headers.add_vary_header("Accept-Encoding")
-    response.headers.update(SECURITY_HEADERS)
+    response.headers.update(security)
     # Browsers ask each time, and get 304 while the file is unchanged.
     response.headers["Cache-Control"] = "no-cache"
     return response

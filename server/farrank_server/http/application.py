@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from farrank_calls.errors import Reason, Unavailable
 from farrank_calls.telemetry.call_record import REQUEST_ID, begin
 from farrank_page import openapi
+from farrank_page.documentation import documentation_routes
 from farrank_page.routes import page_routes
 from farrank_server.config.schema import ServerConfig
 from farrank_server.http import connect, judgements
@@ -76,6 +77,7 @@ class HttpApplication:
                 *dialects.routes(self._calls, models),
                 *info.routes(config, self._calls, models),
                 *openapi.routes((RerankBody, score.ScoreBody)),
+                *documentation_routes(),
                 *((*page_routes(), *judgements.routes(judged, self._calls)) if http.page else ()),
             ],
             exception_handlers={HTTPException: _not_found},

@@ -111,9 +111,11 @@ async def test_every_dialect_refuses_and_answers_in_its_own_shape(
 
 
 async def test_pages_without_names_need_no_key_and_pages_with_names_do(endpoints: Endpoints) -> None:
-    for path in ("/health", "/ping", "/openapi.json", "/docs"):
+    for path in ("/health", "/ping", "/openapi.json"):
         async with endpoints.http.get(path) as answer:
             assert answer.status == 200
+    async with endpoints.http.get("/docs", allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["Location"]) == (307, "docs/")
     health = health_pb2_grpc.HealthStub(endpoints.channel)
     checked = await health.Check(health_pb2.HealthCheckRequest(), timeout=30)
     assert checked.status == health_pb2.HealthCheckResponse.SERVING
