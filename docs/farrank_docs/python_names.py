@@ -24,7 +24,9 @@ def markdown() -> str:
 def listed() -> Iterator[tuple[str, list[str]]]:
     """Yield each module of the page with its public names."""
     page = LIST.read_text(encoding="utf-8")
-    for module, names in re.findall(r"^\| `(farrank_\w+(?:\.\w+)*)` \| (`.*`) \|$", page, re.MULTILINE):
+    for module, names in re.findall(
+        r"^\| (?:\| )?`(farrank_\w+(?:\.\w+)*)` \| \[?(`[^|]*?`)(?:\]| \|)", page, re.MULTILINE
+    ):
         yield module, re.findall(r"`(\w+)`", names)
 
 

@@ -17,7 +17,9 @@ PAGE = (ROOT / "docs" / "reference" / "public-names.md").read_text(encoding="utf
 PAGES = [ROOT / "README.md", ROOT / "clients" / "README.md", *(ROOT / "docs").rglob("*.md")]
 LISTED = {
     module: re.findall(r"`(\w+)`", names)
-    for module, names in re.findall(r"^\| `(farrank_\w+(?:\.\w+)*)` \| (`.*`) \|$", PAGE, re.MULTILINE)
+    for module, names in re.findall(
+        r"^\| (?:\| )?`(farrank_\w+(?:\.\w+)*)` \| \[?(`[^|]*?`)(?:\]| \|)", PAGE, re.MULTILINE
+    )
 }
 
 
