@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hatchling.builders.wheel import WheelBuilder
+
+from farrank_page.documentation import BUILT
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,3 +40,10 @@ def test_the_citation_names_the_project() -> None:
     assert (CITATION["title"], CITATION["type"]) == ("Farrank", "software")
     assert CITATION["authors"] == [{"name": author["name"]} for author in WHOLE["authors"]]
     assert CITATION["message"]
+
+
+def test_the_wheel_takes_the_built_documentation() -> None:
+    page = (BUILT / "index.html").relative_to(ROOT).as_posix()
+    config = WheelBuilder(str(ROOT)).config
+    assert config.path_is_artifact(page)
+    assert config.get_distribution_path(page) == "farrank_page/docs/index.html"

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from argparse import ArgumentParser
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ from farrank_docs.records import FOLDER as DECISIONS
 from farrank_docs.records import status_of
 from farrank_docs.reports import dated, replaced_by
 from farrank_first_stage.kinds import INDEX_KINDS
+from farrank_page.documentation import documentation_routes
 from farrank_page.openapi import describe
 from farrank_server.config.schema import ServerConfig
 from farrank_server.http.dialects.dialect_request import RerankBody
 from farrank_server.http.dialects.score import ScoreBody
 from farrank_settings.sources import keys_of
+from support.browser import TIMEOUT_MS, opened_browser
+from support.http_endpoint import opened_endpoint
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECORD = DECISIONS / "0076-a-documentation-site.md"
@@ -129,6 +133,33 @@ def test_links_inside_the_site_lead_to_files_and_anchors(site: Path, pages: dict
 
 def test_pages_load_only_files_of_the_site(pages: dict[str, Html]) -> None:
     assert {page: html.refused for page, html in pages.items() if html.refused} == {}
+
+
+async def test_a_browser_searches_and_reads_without_a_complaint_or_a_foreign_request(
+    site: Path, tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = partial(documentation_routes, site)
+    monkeypatch.setattr("farrank_server.http.application.documentation_routes", routes)
+    complaints: list[str] = []
+    asked: list[str] = []
+    async with opened_endpoint(tiny_rankers) as endpoint, opened_browser() as browser:
+        tab = await browser.new_page(color_scheme="dark")
+        tab.set_default_timeout(TIMEOUT_MS)
+        tab.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("request", lambda request: asked.append(request.url))
+        await tab.goto(f"{endpoint.listener.url}/docs")
+        paper = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert paper == "rgb(20, 23, 28)"  # the evidence page's
+        await tab.fill("input[name=q]", "revoke an API key")
+        await tab.keyboard.press("Enter")
+        await tab.locator("ul.search a", has_text=re.compile("^API keys$")).click()
+        await tab.wait_for_url("**/how-to/api-keys.html*")
+        assert await tab.locator("h1").inner_text() == "API keys"
+        await tab.locator(".theme-toggle:visible").first.click()
+    assert complaints == []
+    assert len(asked) > 10
+    assert {url for url in asked if not url.startswith(f"{endpoint.listener.url}/")} == set()
 
 
 def test_no_page_but_references_is_long() -> None:

@@ -1,19 +1,14 @@
 """The evidence page in a real Chromium: one server and one browser for a file, a new tab for each test."""
 
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
+from playwright.async_api import Browser, ConsoleMessage, Page, expect
 
+from support.browser import TIMEOUT_MS, opened_browser
 from support.evidence_page import Site, opened_site
 
-# root has no sandbox. The other flags keep Chromium from looking for hardware and hosts that do not exist.
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-# The timeout of every wait, also on a busy machine.
-TIMEOUT_MS = 90_000
 expect.set_options(timeout=TIMEOUT_MS)
 
 
@@ -25,15 +20,8 @@ async def site(tiny_rankers: dict[str, Path]) -> AsyncIterator[Site]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("Chromium is not installed (Debian: apt-get install --no-install-recommends chromium)")
-    async with async_playwright() as playwright:
-        opened = await playwright.chromium.launch(executable_path=found, args=FLAGS)
-        try:
-            yield opened
-        finally:
-            await opened.close()
+    async with opened_browser() as opened:
+        yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="module")
