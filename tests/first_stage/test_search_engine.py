@@ -313,9 +313,11 @@ async def test_an_engines_refusal_becomes_the_callers_error(
 
 
 async def test_the_pages_examples_are_taken(behind: OsmemServer, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "how-to" / "search-engines.md").read_text(encoding="utf-8")
-    [yaml] = re.findall(r"```yaml\n(first_stage:\n  indexes:\n    docs: .*?)```", page, re.DOTALL)
-    [body] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    pages = [
+        (ROOT / "docs" / "how-to" / f"{name}.md").read_text() for name in ("first-stages", "search-engines")
+    ]
+    [yaml] = re.findall(r"```yaml\n(first_stage:\n  indexes:\n    docs: .*?)```", pages[0], re.DOTALL)
+    [body] = re.findall(r"```json\n(.*?)```", pages[1], re.DOTALL)
     (tmp_path / "farrank.yaml").write_text(yaml, encoding="utf-8")
     (tmp_path / "body.json").write_text(body, encoding="utf-8")
 
