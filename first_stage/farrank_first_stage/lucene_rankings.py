@@ -15,7 +15,6 @@ from farrank_first_stage.lucene_index import (
     searcher_of,
     with_ids,
 )
-from farrank_lucene.jvm import import_searcher
 from farrank_lucene.lucene_fields import (
     CONTENTS,
     EXPANDED,
@@ -78,21 +77,21 @@ class Bm25Index(RankedIndex):
         self._words = _Words()
         self._feedback = None
         if rm3 is not None:
-            self._feedback = import_searcher()(index.path)
+            vectors = index.reader.termVectors()
+            if vectors.get(0) is None:
+                raise ConfigError(f"{index.path}: RM3 needs an index with document vectors")
+            self._feedback = java("io.anserini.search.SimpleSearcher")(index.path)
             self._feedback.set_bm25(k1, b)
-            weight = float(rm3["original_query_weight"])
-            try:
-                self._feedback.set_rm3(rm3["feedback_terms"], rm3["feedback_documents"], weight)
-            except TypeError as exc:
-                raise ConfigError(f"{index.path}: RM3 needs an index with document vectors") from exc
+            terms, documents = rm3["feedback_terms"], rm3["feedback_documents"]
+            # Without a parser of texts, as the vectors are stored; no output; only English terms.
+            self._feedback.set_rm3(None, terms, documents, float(rm3["original_query_weight"]), False, True)
 
     def query_of(self, request: Mapping[str, Any]) -> Any:
         """Build a query of the text's words, and of the terms that RM3 adds."""
         text = request["query"]
         if self._feedback is None:
             return self._words.query(CONTENTS, text)
-        # Several threads could not use pyserini's own `get_feedback_terms`.
-        terms = self._feedback.object.get_feedback_terms(text)
+        terms = self._feedback.get_feedback_terms(text)
         if terms is None:  # no document has a word of the text
             return _weighted(CONTENTS, {})
         entries = terms.entrySet()

