@@ -41,7 +41,7 @@ examples:
     farrank rerank --run bm25.trec --queries topics.tsv --collection docs.jsonl.gz --k 100 \\
       --local models/mine --out mine.trec
   the same, with texts and tokens from an index that `farrank index` wrote:
-    farrank rerank --run bm25.trec --queries topics.tsv --index indexes/docs --local models/mine \\
+    farrank rerank --run bm25.trec --queries topics.tsv --index docs-index --local models/mine \\
       --out mine.trec
   continue after an interruption: the same command with --resume
 """

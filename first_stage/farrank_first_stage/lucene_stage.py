@@ -95,8 +95,8 @@ class LuceneStage(FirstStage):
     ) -> list[str]:
         """Read texts from the store beside the index.
 
-        Lucene has them, too, in packed blocks behind two conversions and a pipe: for 100 documents of 46 kB it
-        takes 50 ms, and the rest of a search 2.
+        Lucene has them, too, in packed blocks behind two conversions and a pipe: for 100 documents of 46
+        kB it takes 50 ms, and the rest of a search 2.
         """
         if gone := [doc_id for doc_id, place in zip(doc_ids, places, strict=True) if place is None]:
             raise Gone(gone)
