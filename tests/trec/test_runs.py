@@ -191,3 +191,23 @@ def test_an_id_that_would_not_stay_in_its_column_is_refused(tmp_path: Path) -> N
         write_qrels(tmp_path / "qrels.txt", {"q": {"a b": 1}})
     with pytest.raises(InputError, match=r"query_id 'a\\tb' holds white space"):
         write_queries(tmp_path / "queries.tsv", {"a\tb": "text"})
+
+
+def test_ms_marcos_form_is_read(tmp_path: Path) -> None:
+    run = tmp_path / "run.tsv"
+    run.write_text("q1\tb\t2\nq1\ta\t1\nq2\tc\t1\nq1\td\t10\n")
+    assert {
+        query_id: [(each.doc_id, each.score) for each in of] for query_id, of in read_run(run).items()
+    } == {
+        "q1": [("a", 1.0), ("b", 0.5), ("d", 0.1)],
+        "q2": [("c", 1.0)],
+    }
+    assert dict(read_candidates(run, 2)) == {"q1": ["a", "b"], "q2": ["c"]}
+    for line, said in (
+        ("q1 x 0", "rank '0' must be a whole number from 1"),
+        ("q1 x one", "rank 'one' must be"),
+        ("q1 Q0 x 1 1 t", "6 columns; a run has 3: query_id doc_id rank"),
+    ):
+        run.write_text(f"q1\tb\t2\n{line}\n")
+        with pytest.raises(InputError, match=f"run.tsv:2: {said}"):
+            read_run(run)

@@ -1,5 +1,6 @@
 """TREC's column files: runs (`query_id Q0 doc_id rank score tag`) and qrels (`query_id 0 doc_id grade`).
 
+A run may also have MS MARCO's form (`query_id doc_id rank`), which Anserini and Pyserini write on request.
 A run is ordered as in trec_eval, so that it has the order in which it is evaluated: by score as a 32-bit
 float, equal scores by doc_id, descending. The rank in the file is not used.
 """
@@ -16,6 +17,7 @@ from farrank_trec.errors import InputError
 from farrank_trec.lines import check_id, numbered_lines
 
 _RUN_COLUMNS = "query_id Q0 doc_id rank score tag"
+_MS_MARCO_COLUMNS = "query_id doc_id rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def read_candidates(path: Path, depth: int) -> Candidates:
 def _run_lines(path: Path) -> Iterator[tuple[str, str, str, float]]:
     """Yield each line's place, query_id, doc_id and score. Raises: InputError if there is none."""
     empty = True
-    rows = run_rows(path) if is_data_set(path) else _rows(path, "a run has", _RUN_COLUMNS)
+    rows = run_rows(path) if is_data_set(path) else _rows_of_run(path)
     for where, (query_id, _, doc_id, written_rank, score, _) in rows:
         if not written_rank.isdecimal():
             raise InputError(f"{where}: rank {written_rank!r} must be a whole number")
@@ -135,6 +137,23 @@ def _run_lines(path: Path) -> Iterator[tuple[str, str, str, float]]:
         yield where, query_id, doc_id, value
     if empty:
         raise InputError(f"{path}: the run is empty; expected lines of {_RUN_COLUMNS}")
+
+
+def _rows_of_run(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield columns in TREC's form; those of MS MARCO get the score 1/rank, as in Anserini's converter."""
+    columns = 0
+    for where, line in numbered_lines(path):
+        values = line.split()
+        columns = columns or (3 if len(values) == 3 else 6)
+        if len(values) != columns:
+            known = _RUN_COLUMNS if columns == 6 else _MS_MARCO_COLUMNS
+            raise InputError(f"{where}: {len(values)} columns; a run has {columns}: {known}")
+        if columns == 3:
+            query_id, doc_id, place = values
+            if not place.isdecimal() or not int(place):
+                raise InputError(f"{where}: rank {place!r} must be a whole number from 1")
+            values = [query_id, "Q0", doc_id, place, repr(1 / int(place)), "run"]
+        yield where, values
 
 
 def _stands_twice(where: str, query_id: str, doc_id: str) -> InputError:
