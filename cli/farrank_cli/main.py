@@ -29,7 +29,7 @@ COMMANDS = {
     "serve": Subcommand("answer rerank calls over gRPC", ("server",)),
     "scale": Subcommand("deploy, show and take down replicas on a Ray cluster", ("server", "ray")),
     "doctor": Subcommand("show this machine's capabilities, and how to make rankers faster on it"),
-    "reload": Subcommand("make a running server reopen its indexes and reread its keys"),
+    "reload": Subcommand("make a running server reload its rankers, indexes and keys"),
     "keys": Subcommand("make, list and revoke the API keys of a server's callers", ("server",)),
     "index": Subcommand("build an index for the server to search", ("lucene",)),
     "rerank": Subcommand("order documents by a query, or rerank a TREC run in this process"),

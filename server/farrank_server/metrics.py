@@ -160,6 +160,9 @@ class Metrics:
         )
         for reason in ("ended", "hung", "heap_full"):
             self.search_process_ends.labels(reason)
+        self.ranker_swaps = counter(
+            "ranker_swaps_total", "Rankers replaced while serving, by outcome", "ranker outcome"
+        )
         self.reloads = counter("index_reloads_total", "Reloads of the indexes, by outcome", "outcome")
         for outcome in ("done", "failed"):
             self.reloads.labels(outcome)

@@ -22,13 +22,13 @@ from farrank_server.engine.engine import Engine
 from farrank_server.engine.loaded.document_cache import DocumentCache
 from farrank_server.engine.loaded.loading import check_rankers, load_rankers
 from farrank_server.engine.query_encoders import EngineEncoders
-from farrank_server.engine.ranker_metrics import show_ranker
 from farrank_server.listen import GrpcListener, check_port, host_and_port, is_loopback
 from farrank_server.metrics import Endpoint, Metrics
 from farrank_server.metrics_page import PROBE_S, MetricsPage
 from farrank_server.service.guard import Guard
 from farrank_server.service.indexes import Indexes, OpenIndexes
 from farrank_server.service.methods import SERVICE, RerankService
+from farrank_server.service.rankers import Rankers, sources
 from farrank_server.service.receiving import ReceivingBudget
 from farrank_server.service.unread import UnreadAnswers
 from farrank_server.wire.few_files import keep_files_free
@@ -152,6 +152,7 @@ class Replica:
         try:
             if config.listen.http.port is not None:
                 self._http = self._listen_http()
+            loaded_from = await asyncio.to_thread(sources, config.rankers)
             loading = device.submit(load_rankers, config, self._cache)
             scorers = await asyncio.wrap_future(loading)
             self.engine = engine = Engine(config, scorers, device, self._cache, self.metrics)
@@ -175,11 +176,12 @@ class Replica:
         self.metrics.show_limits(config.limits, config.cache_bytes)
         endpoints = [Endpoint.GRPC, Endpoint.HTTP] if self._http else [Endpoint.GRPC]
         self.metrics.show_endpoints(endpoints)
-        for ranker in self.engine.rankers.values():
-            show_ranker(self.metrics, ranker, endpoints)
         now = await asyncio.to_thread(OpenIndexes, first_stages, self.engine)
         self.indexes = Indexes(now, opening, self.engine, self.metrics)
         opened.push_async_callback(self.indexes.stop)
+        self.rankers = Rankers(
+            config, loaded_from, engine, self.indexes, encoders, self._cache, self.metrics, endpoints
+        )
         unowned.pop_all()
         service = RerankService(config, self.engine, self.indexes, self.metrics)
         names = self.engine.rankers.keys()
@@ -258,13 +260,13 @@ class Replica:
         return keys
 
     async def reload(self) -> None:
-        """Reload the keys, the certificates, the objective and the indexes.
+        """Reload the keys, the certificates, the objective, the rankers and the indexes.
 
         Each stays as it is if its reload fails. Raises: ConfigError with the problems of all of them.
         """
         failures: list[Exception] = []
         try:
-            await self._reload_objective()
+            await self._reload_configuration()
         except ConfigError as error:
             failures.append(error)
         try:
@@ -284,16 +286,20 @@ class Replica:
         if failures:
             raise ConfigError(*(str(each) or type(each).__name__ for each in failures)) from failures[0]
 
-    async def _reload_objective(self) -> None:
-        """Read the configuration again. Only its objective takes effect without a restart."""
-        if self._reread is None:
-            return
-        before, self._last_read = self._last_read, await asyncio.to_thread(self._reread)
+    async def _reload_configuration(self) -> None:
+        """Read the configuration again. Its objective and its rankers take effect without a restart."""
+        if self._reread is not None:
+            self._reload_objective(await asyncio.to_thread(self._reread))
+        await self.rankers.reload(self._last_read.rankers)
+
+    def _reload_objective(self, now: ServerConfig) -> None:
+        before, self._last_read = self._last_read, now
         self.metrics.show_objective(self._last_read.objective)
         changed = [
             each.name
             for each in fields(before)
-            if each.name != "objective" and getattr(before, each.name) != getattr(self._last_read, each.name)
+            if each.name not in ("objective", "rankers")
+            and getattr(before, each.name) != getattr(self._last_read, each.name)
         ]
         if changed:
             log.warning("changes to %s in the configuration take effect after a restart", ", ".join(changed))

@@ -41,8 +41,8 @@ def run(
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Returns the exit status of the process.
 
-    SIGHUP reloads keys, certificates, the objective and the indexes. `pid_file` is a file that reports the
-    outcome (see there). `reread` reads the current configuration.
+    SIGHUP reloads keys, certificates, the objective, the rankers and the indexes. `pid_file` is a file that
+    reports the outcome (see there). `reread` reads the current configuration.
 
     The status is 0 after a drain, 1 if the device was lost (a supervisor should restart the process), and 2
     if the configuration cannot be served; standard error then says why.

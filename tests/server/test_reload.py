@@ -283,7 +283,7 @@ def test_farrank_reload_says_how_it_went(
         index.rename(tmp_path / "aside")
         failed = farrank(*reload)
         assert failed.returncode == 1
-        assert failed.stderr.startswith("farrank: the server keeps its old indexes and keys: first_stage.")
+        assert failed.stderr.startswith("farrank: the server keeps what it could not reload: first_stage.")
         assert "there is no Lucene index here" in failed.stderr
         assert len(client.search_and_rerank("river").results) == len(TEXTS) + 1
 

@@ -1,4 +1,4 @@
-"""`farrank reload`: make a running server reopen its indexes and reread its keys."""
+"""`farrank reload`: make a running server swap changed rankers, reopen its indexes and reread its keys."""
 
 import argparse
 from functools import partial
@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Send the signal, and wait until the server has reloaded.
 
-    Raises: CommandError, one line, if there is no server, or it keeps its old indexes and keys.
+    Raises: CommandError, one line, if there is no server, or it keeps an old ranker, its old indexes or keys.
     """
     from farrank_server import pid_file
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             pid_file.reload(args.pid_file, args.timeout)
         except pid_file.ReloadFailed as error:
-            raise CommandError(f"the server keeps its old indexes and keys: {error}", REFUSED) from None
+            raise CommandError(f"the server keeps what it could not reload: {error}", REFUSED) from None
         except TimeoutError as error:
             raise CommandError(str(error), TRY_AGAIN) from None
         except (pid_file.NotRunning, ProcessLookupError, FileNotFoundError) as error:

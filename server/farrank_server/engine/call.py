@@ -23,7 +23,7 @@ from farrank_runtimes.maxsim import BestRows
 from farrank_server.config.schema import DepthConfig
 from farrank_server.engine.admission.reservations import Reservation
 from farrank_server.engine.loaded.document_cache import KnownDocuments
-from farrank_server.engine.loaded.ranker import LoadedRanker
+from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
 from farrank_server.engine.stored import NOTHING, Source, Sources
 
 # A time budget is at most this share of the time to the deadline: the call also waits for the device.
@@ -45,7 +45,7 @@ class InputDocument:
 
     def source(self, ranker: str) -> Source:
         """The stored data that a ranker reads instead of the text."""
-        return NOTHING if self.sources is None else self.sources.of[ranker]
+        return NOTHING if self.sources is None else self.sources.source(ranker)
 
     @property
     def stored_texts(self) -> StoredTexts | None:
@@ -70,7 +70,7 @@ class ExpectedDocument(NamedTuple):
 
     def source(self, ranker: str) -> Source:
         """The stored data that a ranker will read instead of the text."""
-        return NOTHING if self.sources is None else self.sources.of[ranker]
+        return NOTHING if self.sources is None else self.sources.source(ranker)
 
 
 AnyDocument = InputDocument | ExpectedDocument
@@ -102,7 +102,8 @@ class RerankCall:
     None means each ranker's own. With `comparable_scores` the scores of all rounds compare. `instruction` is
     the task in the rankers' formats; empty means their own. With `token_matches`, the best `top_n` documents
     (None: all) have them. `texts` receives the texts stored with an index, by the document's number, while
-    the query is encoded; None if they are not wanted.
+    the query is encoded; None if they are not wanted. `scorer` is the version that answers, from the moment
+    that the engine finds it.
     """
 
     ranker: str
@@ -119,6 +120,7 @@ class RerankCall:
     token_matches: bool = False
     top_n: int | None = None
     texts: dict[int, DocumentText] | None = None
+    scorer: Scorer | None = None
 
     @property
     def account(self) -> Account:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client import Gauge
 
 from farrank_calls.errors import (
     DeadlineExceeded,
@@ -68,6 +69,7 @@ class Engine:
     """Everything online except the sockets. Belongs to the event loop that created it.
 
     `rankers` holds all rankers by name in their configured order; the members of an ensemble follow it.
+    `swap` replaces one, and the names stay. `on_free` is called with each ranker that is freed.
     `device` is the thread that loaded the rankers. `lost` is set when the device cannot be recovered, so
     that every call is refused, or when too many tokenizer threads hang. Only a new process helps then.
     """
@@ -84,6 +86,10 @@ class Engine:
         reading = Speed(INITIAL_READING_PER_S * config.tokenizer_threads)
         self.rankers = {each.name: each for scorer in scorers for each in (scorer, *scorer.members)}
         self.loaded = {member.name: member for scorer in scorers for member in scorer.members}
+        self.on_free: list[Callable[[LoadedRanker], None]] = []
+        # Replaced as a whole, since the thread of the metrics reads it. They have calls that began before a
+        # swap.
+        self._leaving: tuple[LoadedRanker, ...] = ()
         self.gate = ConcurrencyLimit(config.limits.max_concurrent_calls)
         self._metrics = metrics
         self._ids = count(1)
@@ -118,9 +124,69 @@ class Engine:
             raise NotFound(f"options.ranker: no ranker {name[:100]!r} here; known are: {known}")
         return self.rankers[name]
 
+    def scorer_of(self, call: RerankCall) -> Scorer:
+        """Find the ranker that answers a call: the same one each time, whatever is swapped meanwhile.
+
+        Raises: NotFound.
+        """
+        if call.scorer is None:
+            call.scorer = self.scorer(call.ranker)
+        return call.scorer
+
+    @contextmanager
+    def holding(self, call: RerankCall) -> Iterator[Scorer]:
+        """Hold the ranker of a call for the duration of the context, so that it is not freed.
+
+        Raises: NotFound.
+        """
+        scorer = self.scorer_of(call)
+        with self._using(scorer.members):
+            yield scorer
+
+    @contextmanager
+    def _using(self, rankers: Sequence[LoadedRanker]) -> Iterator[None]:
+        for ranker in rankers:
+            ranker.calls += 1
+        try:
+            yield
+        finally:
+            for ranker in rankers:
+                ranker.calls -= 1
+                if not ranker.calls and ranker in self._leaving:
+                    self._free(ranker)
+
+    def swap(self, scorer: Scorer) -> None:
+        """Replace the ranker of this name, and its members, by one that is loaded and warm.
+
+        Calls that come from now on get the new one. Those that have come finish with the old one, which is
+        freed after the last of them. Both have the same members' names.
+        """
+        old = self.rankers[scorer.name]
+        for member in scorer.members:
+            self._reservations.enter(member.key, member.speeds)
+            self.device.enter(member)
+            self.loaded[member.name] = member
+        for each in (scorer, *scorer.members):
+            self.rankers[each.name] = each
+        self._leaving += old.members
+        for member in old.members:
+            if not member.calls:
+                self._free(member)
+
+    def _free(self, ranker: LoadedRanker) -> None:
+        self._leaving = tuple(each for each in self._leaving if each is not ranker)
+        self._reservations.leave(ranker.key)
+        self.device.leave(ranker)
+        for listener in self.on_free:
+            listener(ranker)
+
+    def _keys(self, name: str) -> list[str]:
+        """The keys of the versions of a ranker that have calls or may get some. Any thread may ask."""
+        return [each.key for each in (self.loaded[name], *self._leaving) if each.name == name]
+
     def _members(self, call: RerankCall) -> Sequence[LoadedRanker]:
         """Find the rankers of a call. Raises: NotFound; InvalidArgument for an option that they lack."""
-        members = self.scorer(call.ranker).members
+        members = self.scorer_of(call).members
         if call.depth is not None and call.depth.is_adaptive:
             why = why_not_adaptive(*(member.spec for member in members))
             if why is not None:
@@ -149,10 +215,11 @@ class Engine:
         self.device.check_ready()
         members = self._members(call)
         reservation = self._admit(members, call, _size(call, members, expected))
-        try:
-            yield reservation
-        finally:
-            self._give_back(reservation)
+        with self._using(members):
+            try:
+                yield reservation
+            finally:
+                self._give_back(reservation)
 
     async def rerank(
         self,
@@ -169,6 +236,16 @@ class Engine:
         """
         members = self._members(call)
         self.device.check_ready()
+        with self._using(members):
+            return await self._rerank(members, call, reserved, on_admitted)
+
+    async def _rerank(
+        self,
+        members: Sequence[LoadedRanker],
+        call: RerankCall,
+        reserved: Reservation | None,
+        on_admitted: Callable[[], None] | None,
+    ) -> RerankResult:
         known = [await self._known(member, call) for member in members]
         # One admission for all members: a call is admitted or refused as a whole, and its texts count once.
         size = _size(call, members, call.documents, known)
@@ -225,7 +302,7 @@ class Engine:
         lengths = [document.characters for document in documents]
         return sum(
             member.estimate(call, lengths, call.depth_for(member)).tokens
-            for member in self.scorer(call.ranker).members
+            for member in self.scorer_of(call).members
         )
 
     def backlog_s(self) -> float:
@@ -235,8 +312,8 @@ class Engine:
         apart.
         """
         admitted_s = sum(
-            self._reservations.outstanding_tokens(name) / ranker.tokens_per_s()
-            for name, ranker in self.loaded.items()
+            self._reservations.outstanding_tokens(ranker.key) / ranker.tokens_per_s()
+            for ranker in (*self.loaded.values(), *self._leaving)
         )
         return max(0.0, admitted_s - self.device.loop.watchdog.done_s())
 
@@ -245,7 +322,7 @@ class Engine:
 
         Raises: InvalidArgument if the query holds no token for a ranker of the call.
         """
-        for member in self.scorer(call.ranker).members:
+        for member in self.scorer_of(call).members:
             await self._tokenizers.check_query(member, call)
 
     async def beside(self, call: RerankCall, steps: Steps[T]) -> T:
@@ -270,8 +347,14 @@ class Engine:
         """
         encoder = self.bi_encoder(ranker)
         self.device.check_ready()
+        with self._using((encoder,)):
+            return await self._encode_query(encoder, query, deadline_s, record)
+
+    async def _encode_query(
+        self, encoder: LoadedRanker, query: str, deadline_s: float, record: CallRecord
+    ) -> NDArray[np.float32]:
         now_s = time.monotonic()
-        call = RerankCall(ranker, query, (), None, now_s, deadline_s, record=record)
+        call = RerankCall(encoder.name, query, (), None, now_s, deadline_s, record=record)
         try:
             return await self._encode_once(encoder, call)
         except Unavailable as error:
@@ -328,7 +411,7 @@ class Engine:
                 raise
             forget_locals(error)
         await self._wait_until_recovered(ranker, call)
-        self._reservations.begin_again(reservation, ranker.name)
+        self._reservations.begin_again(reservation, ranker.key)
         return await self._score_once(ranker, call, known, reservation)
 
     async def _wait_until_recovered(self, ranker: LoadedRanker, call: RerankCall) -> None:
@@ -366,7 +449,7 @@ class Engine:
                 )
                 if rounds is None:
                     to_encode = read.tokens - read.cached_tokens
-                    self._reservations.correct(reservation, ranker.name, to_encode, read.chunks)
+                    self._reservations.correct(reservation, ranker.key, to_encode, read.chunks)
                     await active.finished
                     documents = active.scored()
                     if call.token_matches:
@@ -477,7 +560,7 @@ class Engine:
         stored = {
             index
             for index, document in enumerate(call.documents)
-            if document.source(ranker.name).encodings_within(call.max_chunks) is not None
+            if document.source(ranker.key).encodings_within(call.max_chunks) is not None
         }
         texts = [each.text for n, each in enumerate(call.documents) if n not in stored and each.text]
         if sum(map(len, texts)) <= INLINE_HASH_CHARACTERS:
@@ -494,11 +577,18 @@ class Engine:
         metrics.cache_bytes.set_function(lambda: cache.size_bytes)
         for state in DeviceState:
             metrics.device_state.labels(state).set_function(partial(device.is_in, state))
-        for name, ranker in self.loaded.items():
-            metrics.queue_tokens.labels(name).set_function(partial(device.queue_tokens, name))
-            metrics.queue_age_seconds.labels(name).set_function(partial(device.queue_age_s, name))
-            metrics.admitted_tokens.labels(name).set_function(partial(reservations.outstanding_tokens, name))
-            metrics.measured_speed.labels(name).set_function(ranker.tokens_per_s)
+        by_name: list[tuple[Gauge, Callable[[str], float]]] = [
+            (metrics.queue_tokens, lambda name: sum(device.queue_tokens(key) for key in self._keys(name))),
+            (metrics.queue_age_seconds, lambda name: max(map(device.queue_age_s, self._keys(name)))),
+            (
+                metrics.admitted_tokens,
+                lambda name: sum(map(reservations.outstanding_tokens, self._keys(name))),
+            ),
+            (metrics.measured_speed, lambda name: self.loaded[name].tokens_per_s()),
+        ]
+        for gauge, value in by_name:
+            for name in self.loaded:
+                gauge.labels(name).set_function(partial(value, name))
 
 
 def _size(
@@ -521,7 +611,7 @@ def _size(
         for index, document in enumerate(documents):
             if index in held:
                 continue
-            source = document.source(member.name)
+            source = document.source(member.key)
             if source.encodings_within(call.max_chunks) is not None:
                 encoded.append(document.characters)
             elif known is not None or member.cache is None:

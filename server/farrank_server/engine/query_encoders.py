@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 
 class EngineEncoders:
-    """The bi-encoders that a server has loaded. A call before that waits for `provide`."""
+    """The bi-encoders that a server has loaded. A call before that waits for `provide`.
+
+    `asked` has the version of each one that an index uses, by its name.
+    """
 
     def __init__(self) -> None:
         self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
+        self.asked: dict[str, str] = {}
 
     def provide(self, engine: "Engine") -> None:
         """Set the engine, and let waiting calls continue."""
@@ -33,9 +37,11 @@ class EngineEncoders:
         """Find a bi-encoder. Raises: ConfigError if no ranker of that name is one."""
         engine = await asyncio.shield(self._engine)
         try:
-            return _EngineEncoder(engine, ranker, engine.bi_encoder(ranker).encodings_version)
+            version = engine.bi_encoder(ranker).encodings_version
         except NotFound as error:
             raise ConfigError(error.message) from None
+        self.asked[ranker] = version
+        return _EngineEncoder(engine, ranker, version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from farrank_server.metrics import BATCH_FAILURES, CHUNK_STATES, CODES, METHODS,
 def show_ranker(metrics: Metrics, scorer: Scorer, endpoints: Collection[Endpoint]) -> None:
     """Show a loaded ranker or ensemble and its runtime. Its counters of events start at 0."""
     for each in scorer.members:
-        runs = (each.capabilities.runtime, each.capabilities.device, each.capabilities.precision)
-        metrics.ranker_info.labels(each.name, each.version, each.spec.family, *runs).set(1)
+        metrics.ranker_info.labels(*_info(each)).set(1)
         metrics.device_busy_seconds.labels(each.capabilities.device)
         by_ranker = (
             *(metrics.batch_pairs, metrics.batch_tokens, metrics.batch_padding_ratio, metrics.batch_seconds),
@@ -35,6 +34,17 @@ def show_ranker(metrics: Metrics, scorer: Scorer, endpoints: Collection[Endpoint
             metrics.batch_failures.labels(each.name, failure)
     for endpoint in endpoints:
         metrics.begin_calls(endpoint, scorer.name, METHODS, CODES)
+
+
+def hide_version(metrics: Metrics, ranker: LoadedRanker, now: LoadedRanker) -> None:
+    """Show a version no longer, unless the one that serves now looks the same."""
+    if _info(ranker) != _info(now):
+        metrics.ranker_info.remove(*_info(ranker))
+
+
+def _info(ranker: LoadedRanker) -> tuple[str, ...]:
+    runs = ranker.capabilities
+    return ranker.name, ranker.version, ranker.spec.family, runs.runtime, runs.device, runs.precision
 
 
 def count_answer(

@@ -173,7 +173,7 @@ class CallRounds:
         left, most_left = self._plan.left, self._encodable_tokens()
         tokens = self._tokens + min(left * self._unit, most_left)
         chunks = self._scored + min(left, most_left / self._unit) / self._per_chunk
-        self._reservations.correct(call.reservation, call.ranker.name, round(tokens), round(chunks))
+        self._reservations.correct(call.reservation, call.ranker.key, round(tokens), round(chunks))
         return True
 
     def _encodable_tokens(self) -> float:

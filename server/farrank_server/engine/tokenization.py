@@ -195,7 +195,7 @@ class TokenizerPool:
         found: dict[int, tuple[TokenMatch, ...]] = {}
         for index in indices:
             document = call.call.documents[index]
-            stored = document.source(call.ranker.name).tokens
+            stored = document.source(call.ranker.key).tokens
             if stored is not None:
                 read = stored.read(document.place, most)
             elif document.text is not None:
@@ -248,7 +248,7 @@ class TokenizerPool:
             if not call.is_wanted:
                 raise ReadingStopped("the call ended while its documents were read")
             held = call.known.held.get(index)
-            source = call.call.documents[index].source(call.ranker.name)
+            source = call.call.documents[index].source(call.ranker.key)
             if held is None and index in call.known.stored:
                 held = _stored(call, source, index)
                 tally.stored_documents += 1
@@ -274,7 +274,7 @@ class TokenizerPool:
         for index in indices:
             if not call.is_wanted:
                 raise ReadingStopped("the call ended while its documents were read")
-            stored = call.call.documents[index].source(call.ranker.name).tokens
+            stored = call.call.documents[index].source(call.ranker.key).tokens
             read, cut = yield from self._read_tokens(call, index, stored)
             chunks = yield from rounds.add(framer, index, read, cut)
             tally += Tally(scored_chunks=chunks, stored_documents=stored is not None)
@@ -431,7 +431,7 @@ def _slices(call: ActiveCall) -> Iterator[list[int]]:
     for index, document in enumerate(call.call.documents):
         current.append(index)
         if index not in call.known.held and index not in call.known.stored:
-            reads_tokens = document.source(call.ranker.name).tokens is not None
+            reads_tokens = document.source(call.ranker.key).tokens is not None
             characters += document.characters // (STORED_FASTER if reads_tokens else 1)
         if characters >= SLICE_CHARACTERS:
             yield current

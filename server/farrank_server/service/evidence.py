@@ -99,7 +99,7 @@ async def _add_context(
     response: Response,
 ) -> None:
     """Pack the evidence of all results into a budget of tokens of the call's (first) ranker."""
-    scorer = engine.scorer(call.ranker)
+    scorer = engine.scorer_of(call)
     ranker = scorer.members[0]
     worths = _worths(scorer, [result.documents[each.index] for each in response.results])
     places = competing(worths, COMPETING * budget / ranker.density.per_character)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from farrank_first_stage.stages import FirstStages
@@ -44,6 +44,17 @@ class OpenIndexes:
         """The data stored with an index; None if there is none."""
         return self._sources.get(index)
 
+    def add(self, ranker: LoadedRanker) -> None:
+        """Find the stored data that a further ranker can read. May wait for files."""
+        for index, sources in self._sources.items():
+            self._why_not[index, ranker.name] = sources.stores.why_no_tokens(ranker.reader)
+            sources.add(ranker)
+
+    def remove(self, ranker: LoadedRanker) -> None:
+        """Forget a ranker that is no longer loaded."""
+        for sources in self._sources.values():
+            sources.remove(ranker)
+
     def show(self, metrics: Metrics) -> None:
         """Export which ranker reads which store, and log which ranker reads none, and why."""
         for gauge in (metrics.stored_for, metrics.index_generation):
@@ -57,7 +68,7 @@ class OpenIndexes:
 
     def _show(self, metrics: Metrics, index: str, ranker: LoadedRanker) -> None:
         sources = self.sources(index)
-        source = NOTHING if sources is None else sources.of[ranker.name]
+        source = NOTHING if sources is None else sources.source(ranker.key)
         metrics.stored_for.labels(index, ranker.name, "tokens").set(source.tokens is not None)
         if ranker.is_dual:
             metrics.stored_for.labels(index, ranker.name, "encodings").set(source.encodings is not None)
@@ -99,6 +110,18 @@ class Indexes:
             held.calls -= 1
             if held is not self._now and not held.calls:
                 self._close(held)
+
+    async def add(self, rankers: Iterable[LoadedRanker]) -> None:
+        """Find the stored data that further rankers can read, on another thread."""
+        async with self._reloading:
+            for ranker in rankers:
+                await asyncio.to_thread(self._now.add, ranker)
+
+    def remove(self, ranker: LoadedRanker) -> None:
+        """Forget a ranker that is no longer loaded."""
+        for each in (self._now, *self._old):
+            each.remove(ranker)
+        self._now.show(self._metrics)
 
     async def reload(self) -> None:
         """Open all indexes again while the old ones serve, then switch calls to the new ones.

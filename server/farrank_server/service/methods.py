@@ -65,9 +65,9 @@ class RerankService:
             self._engine.gate.passing(call.account),
             self._indexes.held() as opened,
             caller.spending() as spending,
+            self._engine.holding(call) as scorer,
         ):
             given = await validate.documents_of(request, self._limits)
-            scorer = self._engine.scorer(call.ranker)
             response = pb.RerankResponse()
             answers.describe_scoring(response, scorer, request.options)
             documents = text_documents(given.texts)
@@ -113,9 +113,9 @@ class RerankService:
             self._engine.gate.passing(call.account),
             self._indexes.held() as opened,
             caller.spending() as spending,
+            self._engine.holding(call) as scorer,
         ):
             validate.check_search(request, self._limits)
-            scorer = self._engine.scorer(call.ranker)
             index = opened.first_stages.find(caller.index(request.index, opened.names))
             response = pb.SearchAndRerankResponse(index=index.name)
             answers.describe_scoring(response, scorer, request.options)

@@ -81,6 +81,7 @@ class Reservations:
         self._limits = limits
         self._speeds = list(speeds.values())
         self._number = {ranker: number for number, ranker in enumerate(speeds)}
+        self._free_rankers: list[int] = []
         self._reading, self._readers = reading, readers
         self._lock = threading.Lock()
         self._table = np.empty((len(UNUSED), 0))
@@ -94,10 +95,28 @@ class Reservations:
         # The order of the current device thread. It is replaced when another thread takes over.
         self.order = FairOrder(QUANTUM_S)
 
-    def outstanding_tokens(self, ranker: str) -> int:
-        """Tokens admitted and not yet encoded: exact for tokenized texts, estimated for the others."""
+    def enter(self, ranker: str, speeds: Speeds) -> None:
+        """Count work of one more ranker."""
         with self._lock:
-            return _tokens_left(self._table[:, self._table[RANKER] == self._number[ranker]])
+            if self._free_rankers:
+                self._number[ranker] = self._free_rankers.pop()
+                self._speeds[self._number[ranker]] = speeds
+            else:
+                self._number[ranker] = len(self._speeds)
+                self._speeds.append(speeds)
+
+    def leave(self, ranker: str) -> None:
+        """Forget a ranker of which no work is reserved."""
+        with self._lock:
+            self._free_rankers.append(self._number.pop(ranker))
+
+    def outstanding_tokens(self, ranker: str) -> int:
+        """Tokens admitted and not yet encoded: exact for tokenized texts, estimated for the others.
+
+        A ranker that has left has none.
+        """
+        with self._lock:
+            return _tokens_left(self._table[:, self._table[RANKER] == self._number.get(ranker, -1)])
 
     def outstanding_of(self, priority: CallPriority) -> int:
         """Tokens of one priority admitted and not yet encoded, all rankers together."""

@@ -243,7 +243,7 @@ class BatchResults:
         scored = zip(ready, found.scores, found.chunk_scores, on_host, strict=True)
         for document, score, chunk_scores, encoded in scored:
             call = document.call
-            self._reservations.done(call.reservation, ranker.name, chunks=len(document.spans))
+            self._reservations.done(call.reservation, ranker.key, chunks=len(document.spans))
             if not all(map(math.isfinite, (score, *chunk_scores))):
                 self._fail_not_finite(document, score)
                 continue
@@ -289,7 +289,7 @@ class BatchResults:
             if done.padded >= budget.tokens * FULL:
                 ranker.speeds.encoding.observe(real, done.seconds)
             for reservation, tokens in done.parts:
-                self._reservations.done(reservation, ranker.name, tokens=tokens)
+                self._reservations.done(reservation, ranker.key, tokens=tokens)
             self._metrics.count_batch(
                 ranker.name, len(done.parts), done.chunks, real, done.padded, done.seconds
             )

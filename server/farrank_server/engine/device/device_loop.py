@@ -103,7 +103,6 @@ class DeviceLoop:
         self.inbox = Inbox()
         self.work = WorkQueue(rankers)
         self.watchdog = watchdog
-        self._rankers = rankers
         self._report = report
         self._results = BatchResults(self.work, reservations, metrics, watchdog)
         self._reloads_in_vain = 0
@@ -143,6 +142,8 @@ class DeviceLoop:
         while True:
             idle = not (self._in_flight or work.has_work or work.doubted or work.is_stopping)
             self._take_messages(wait=idle)
+            if work.leaving:
+                self._free_leaving()
             if not work.is_stopping and self._run_next():
                 continue
             if self._in_flight and self._in_flight[0].may_run:
@@ -166,6 +167,14 @@ class DeviceLoop:
             messages = self.inbox.take(wait=wait)
         for message in messages:
             self.work.apply(message)
+
+    def _free_leaving(self) -> None:
+        """Free the rankers that no call uses any more. Raises: DeviceLost."""
+        # A batch of abandoned calls may still run.
+        self._finish_to(0)
+        while self.work.leaving:
+            with self.watchdog.step():
+                self.work.leaving.pop().release()
 
     def _run_next(self) -> bool:
         next_work = self._next_work()
@@ -246,10 +255,11 @@ class DeviceLoop:
             time.sleep(delay_s)
             try:
                 # Release all old runtimes first, so that the device never holds both.
-                for ranker in self._rankers:
+                rankers = [queue.ranker for queue in self.work.queues.values()]
+                for ranker in rankers:
                     with self.watchdog.step():
                         ranker.release()
-                for ranker in self._rankers:
+                for ranker in rankers:
                     with self.watchdog.step(ranker.load_s):
                         ranker.reload()
             except GivenUp:

@@ -12,7 +12,17 @@ from farrank_server.engine.admission.reservations import Reservations
 from farrank_server.engine.call import ActiveCall, PendingDocument, QueuedInput
 from farrank_server.engine.device.device_loop import RELOADS_IN_VAIN, DeviceLoop, DeviceState, DeviceThread
 from farrank_server.engine.device.watchdog import TICK_S, Watchdog
-from farrank_server.engine.device.work_queue import Begin, Close, Inputs, Measure, Open, Stop
+from farrank_server.engine.device.work_queue import (
+    Begin,
+    Close,
+    Enter,
+    Inputs,
+    Leave,
+    Measure,
+    Open,
+    QueueState,
+    Stop,
+)
 from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.metrics import Metrics
 
@@ -48,7 +58,7 @@ class Device:
         self.state = DeviceState.READY
         self.lost = asyncio.Event()
         self.on_change: list[Callable[[DeviceState], None]] = []
-        self._rankers = rankers
+        self._rankers = list(rankers)
         self._reservations = reservations
         self._metrics = metrics
         self._hang_after_s = hang_after_s
@@ -125,6 +135,16 @@ class Device:
             if not changed.done():
                 changed.set_exception(error)
 
+    def enter(self, ranker: LoadedRanker) -> None:
+        """Take calls of one more ranker, which is loaded and warm."""
+        self._rankers.append(ranker)
+        self.loop.inbox.put(Enter(ranker))
+
+    def leave(self, ranker: LoadedRanker) -> None:
+        """Free a ranker that no call uses any more."""
+        self._rankers.remove(ranker)
+        self.loop.inbox.put(Leave(ranker))
+
     def doubt(self, ranker: LoadedRanker) -> None:
         """Have a ranker's speed measured when the device is idle, unless the last measurement is recent."""
         if ranker.speeds.encoding.age_s > MEASURED_LATELY_S:
@@ -148,11 +168,11 @@ class Device:
     def queue_tokens(self, ranker: str) -> float:
         """The number of waiting tokens of a ranker: in its queue after the last turn, and in the inbox."""
         arrived = sum(each.tokens for message in self._arrived(ranker) for each in message.inputs)
-        return float(self.loop.work.states[ranker].tokens + arrived)
+        return float(self._queue(ranker).tokens + arrived)
 
     def queue_age_s(self, ranker: str) -> float:
         """How long the ranker's input that is due first has waited; 0 if none waits."""
-        now_s, queued_s = time.monotonic(), self.loop.work.states[ranker].first_queued_s
+        now_s, queued_s = time.monotonic(), self._queue(ranker).first_queued_s
         return now_s - (queued_s or min((each.at_s for each in self._arrived(ranker)), default=now_s))
 
     def is_in(self, state: DeviceState) -> bool:
@@ -161,7 +181,11 @@ class Device:
 
     def _arrived(self, ranker: str) -> list[Inputs]:
         messages = self.loop.inbox.peek()
-        return [each for each in messages if isinstance(each, Inputs) and each.call.ranker.name == ranker]
+        return [each for each in messages if isinstance(each, Inputs) and each.call.ranker.key == ranker]
+
+    def _queue(self, ranker: str) -> QueueState:
+        # A ranker that has just come has no published state yet.
+        return self.loop.work.states.get(ranker, QueueState())
 
     def _start(self, *, load_first: bool = False) -> Future[None]:
         """Run the loop on the thread, and handle its end if it ends while the device is not stopping."""

@@ -64,11 +64,25 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class Enter:
+    """Calls of this ranker may come from now on. It is loaded and warm."""
+
+    ranker: LoadedRanker
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """No call uses this ranker any more: free it."""
+
+    ranker: LoadedRanker
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End after the work that is on the device now."""
 
 
-Message = Open | Inputs | Begin | Close | Measure | Stop
+Message = Open | Inputs | Begin | Close | Measure | Enter | Leave | Stop
 
 
 class Inbox:
@@ -150,14 +164,16 @@ class WorkQueue:
     """The queues of all rankers. Only `states` may be read by other threads. Times are of one clock.
 
     `order` is the order among accounts, for all rankers together. `started` holds the calls that have or had
-    inputs on the device. `kept_bytes` is the device memory of the features of incomplete documents.
+    inputs on the device. `leaving` are the rankers to free. `kept_bytes` is the device memory of the features
+    of incomplete documents.
     """
 
     def __init__(self, rankers: Sequence[LoadedRanker]) -> None:
         self.order = FairOrder(QUANTUM_S)
         self.queues = {
-            ranker.name: RankerQueue(ranker, Batcher(ranker.policy, self.order)) for ranker in rankers
+            ranker.key: RankerQueue(ranker, Batcher(ranker.policy, self.order)) for ranker in rankers
         }
+        self.leaving: list[LoadedRanker] = []
         self.doubted: list[LoadedRanker] = []
         self.started: set[ActiveCall] = set()
         self.kept_bytes = 0
@@ -175,7 +191,7 @@ class WorkQueue:
         match message:
             case Open(call):
                 self._open[call.id] = call
-                batcher = self.queues[call.ranker.name].batcher
+                batcher = self.queues[call.ranker.key].batcher
                 its = call.call
                 batcher.open(call.id, arrival_s=its.arrival_s, deadline_s=its.deadline_s, account=its.account)
             case Inputs(call, at_s, inputs, documents):
@@ -183,7 +199,7 @@ class WorkQueue:
                     self._add(call, at_s, inputs)
                     for document in documents:
                         if document.missing == 0:
-                            self.queues[call.ranker.name].ready += call.ready_with(document)
+                            self.queues[call.ranker.key].ready += call.ready_with(document)
             case Begin(call, numbers, kept_bytes, is_last):
                 if call.id in self._open:
                     call.unscored.update(numbers)
@@ -194,8 +210,14 @@ class WorkQueue:
             case Close(call):
                 self.forget(call)
             case Measure(ranker):
-                if ranker not in self.doubted:
+                if ranker.key in self.queues and ranker not in self.doubted:
                     self.doubted.append(ranker)
+            case Enter(ranker):
+                self.queues[ranker.key] = RankerQueue(ranker, Batcher(ranker.policy, self.order))
+            case Leave(ranker):
+                if self.queues.pop(ranker.key, None) is not None:
+                    self.leaving.append(ranker)
+                self.doubted = [each for each in self.doubted if each is not ranker]
             case Stop():
                 self.is_stopping = True
 
@@ -206,7 +228,7 @@ class WorkQueue:
         # The documents refer to the call. Break that cycle, or it keeps the features in memory.
         call.waiting_for_query.clear()
         if self._open.pop(call.id, None) is not None:
-            self.queues[call.ranker.name].batcher.close(call.id)
+            self.queues[call.ranker.key].batcher.close(call.id)
 
     def keep_for_rounds(self, document: PendingDocument) -> None:
         """Keep the features of a scored document for the next round if there is room, or else drop them."""
@@ -221,7 +243,7 @@ class WorkQueue:
 
     def _add(self, call: ActiveCall, at_s: float, inputs: Sequence[QueuedInput]) -> None:
         per_s = call.ranker.speeds.encoding.per_s
-        self.queues[call.ranker.name].batcher.add(call.id, inputs, now_s=at_s, tokens_per_s=per_s)
+        self.queues[call.ranker.key].batcher.add(call.id, inputs, now_s=at_s, tokens_per_s=per_s)
 
     def _let_go(self, call: ActiveCall) -> None:
         self.kept_bytes -= self._kept.pop(call.id, 0)

@@ -50,14 +50,29 @@ def load_rankers(config: ServerConfig, cache: DocumentCache) -> list[Scorer]:
     log.info("loading %s", ", ".join(config.rankers))
     configured = {name: _members(name, source) for name, source in config.rankers.items()}
     check_names(configured)
-    scorers: list[Scorer] = []
-    for name, members in configured.items():
-        loaded = tuple(_load(each, member, config, cache) for each, member in members.items())
+    return [_load_scorer(name, members, config, cache) for name, members in configured.items()]
+
+
+def load_ranker(name: str, config: ServerConfig, cache: DocumentCache) -> Scorer:
+    """Load one configured ranker, and its members, onto the device and warm it up. Raises: ConfigError."""
+    return _load_scorer(name, _members(name, config.rankers[name]), config, cache)
+
+
+def _load_scorer(
+    name: str, members: Mapping[str, RankerConfig], config: ServerConfig, cache: DocumentCache
+) -> Scorer:
+    loaded: list[LoadedRanker] = []
+    try:
+        for each, member in members.items():
+            loaded.append(_load(each, member, config, cache))
         depth = depth_of(name, config.rankers[name], [member.spec for member in loaded])
-        for member in loaded:
-            member.depth = depth
-        scorers.append(loaded[0] if list(members) == [name] else LoadedEnsemble(name, loaded))
-    return scorers
+    except BaseException:
+        for done in loaded:
+            done.release()
+        raise
+    for done in loaded:
+        done.depth = depth
+    return loaded[0] if list(members) == [name] else LoadedEnsemble(name, tuple(loaded))
 
 
 def check_names(rankers: Mapping[str, Iterable[str]]) -> None:
@@ -175,7 +190,7 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
             fresh.close()
             raise ConfigError(
                 f"rankers.{name}: its files were replaced while it was served: they hold version "
-                f"{again.version} instead of {version}; restart the server to serve them"
+                f"{again.version} instead of {version}; reload the server to serve them"
             )
         fresh.warm_up()
         check_score(fresh)

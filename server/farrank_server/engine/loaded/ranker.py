@@ -39,7 +39,8 @@ class LoadedRanker:
     belongs to the device thread and is absent while the device is being recovered. Other threads read its
     `capabilities` here. `load` makes a new runtime; at the start it took `load_s`. `probe` is an input known
     to be good. `runtime_reason` says why this runtime was chosen. `parity` says how closely an export matches
-    its ranker. `depth` is that of calls that ask for none.
+    its ranker. `depth` is that of calls that ask for none. `key` tells versions of one name apart inside the
+    engine. `calls` counts the calls that use the ranker now.
     """
 
     name: str
@@ -60,6 +61,12 @@ class LoadedRanker:
     parity: ExportParity | None = None
     density: TokenDensity = field(default_factory=TokenDensity)
     depth: DepthConfig = field(default_factory=DepthConfig)
+    key: str = ""
+    calls: int = 0
+
+    def __post_init__(self) -> None:
+        """Give the only version of a name the name as its key."""
+        self.key = self.key or self.name
 
     def release(self) -> None:
         """Close the runtime. Called before a new one is loaded, so that the device never holds both."""
@@ -116,7 +123,7 @@ class LoadedRanker:
         With adaptive depth they are the most that its budget allows; only the first round must be done.
         """
         if not lengths:
-            return RankerWork(self.name, 0, 0)
+            return RankerWork(self.key, 0, 0)
         must_share = 1.0
         most_tokens = self.tokens_read(call.max_chunks, depth)
         # First with the token density of recent texts, then with the lowest density.
@@ -140,7 +147,7 @@ class LoadedRanker:
             if depth.chunks is None and depth.tokens is None:  # other budgets have one round
                 first = len(lengths) * self.spec.depth_plan.rounds[0].chunks * longest
                 must_share = min(1.0, first / max(1.0, estimated))
-        return RankerWork(self.name, round(estimated), round(chunks), round(least), must_share)
+        return RankerWork(self.key, round(estimated), round(chunks), round(least), must_share)
 
     def _positions(
         self, call: AskedCall, lengths: Sequence[int], max_tokens: int, per_character: float

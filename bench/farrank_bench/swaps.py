@@ -1,0 +1,220 @@
+"""Measure swaps of a ranker under load: `python -m farrank_bench.swaps`.
+
+A real server has the embedded backbone with an untrained head, in two versions, behind a link. Callers send
+independent calls at a steady rate. Periods without and with swaps take turns in one run: a swap moves the
+link and asks the server to reload. Each version's ranking of each text is known from calls before the load,
+so an answer that mixes two versions would match neither.
+"""
+
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank.v1 import rerank_pb2_grpc
+from farrank_bench.report import Command, Heading, Row, spread
+from farrank_bench.served import resident_mib
+from farrank_cli.spawn import spawned_server
+from farrank_rankers.files.save import save_ranker
+from farrank_rankers.files.untrained import new_ranker
+from farrank_server.pid_file import reload
+
+DOCUMENTS, QUERIES = 4, 8
+WORDS = ("river", "mountain", "harbour", "bridge", "railway", "market", "church", "island", "forest", "mill")
+TIMEOUT_S = 30.0
+RELOAD_S = 60.0
+# A score's last bits depend on the other texts of its batch.
+DECIMALS = 3
+AIM = 1.2
+
+Answer = tuple[tuple[int, float], ...]
+
+
+@dataclass(slots=True)
+class Period:
+    """A time with or without swaps: the latency of its calls, and how its swaps went."""
+
+    swapping: bool
+    latencies_s: list[float] = field(default_factory=list)
+    swaps_s: list[float] = field(default_factory=list)
+
+
+def requests() -> list[pb.RerankRequest]:
+    """Make the calls: the same few texts in each run."""
+    chance = random.Random(7)
+    return [
+        pb.RerankRequest(
+            query=" ".join(chance.sample(WORDS, 2)),
+            documents=[pb.Document(text=" ".join(chance.choices(WORDS, k=120))) for _ in range(DOCUMENTS)],
+        )
+        for _ in range(QUERIES)
+    ]
+
+
+class Swapped:
+    """A server, the link to its ranker, and what its answers said."""
+
+    def __init__(self, address: str, link: Path, versions: tuple[Path, Path], pid_file: Path) -> None:
+        self._address, self._link, self._versions, self._pid_file = address, link, versions, pid_file
+        self._requests = requests()
+        self._now = 0
+        self._known: dict[tuple[str, int], Answer] = {}
+        self.statuses: Counter[str] = Counter()
+        self.by_version: Counter[str] = Counter()
+        self.mixed = 0
+
+    async def run(self, pairs: int, swaps: int, seconds: float, rate_per_s: float) -> list[Period]:
+        """Let periods of `seconds` without and with `swaps` take turns."""
+        periods: list[Period] = []
+        async with grpc.aio.insecure_channel(self._address) as channel:
+            self._stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
+            for _ in self._versions:
+                await self._learn()
+                await self._swap()
+            for number in range(2 * pairs):
+                period = Period(swapping=number % 2 == 1)
+                loading = asyncio.create_task(self._load(period, seconds, rate_per_s))
+                for place in range(swaps if period.swapping else 0):
+                    due_s = (place + 0.5) * seconds / swaps
+                    await asyncio.sleep(max(0.0, self._began_s + due_s - time.monotonic()))
+                    period.swaps_s.append(await self._swap())
+                await loading
+                periods.append(period)
+        return periods
+
+    async def _swap(self) -> float:
+        """Serve the other version. Returns after how many seconds it served."""
+        began_s = time.monotonic()
+        self._now = 1 - self._now
+        fresh = self._link.with_name("fresh")
+        fresh.symlink_to(self._versions[self._now])
+        fresh.replace(self._link)
+        await asyncio.to_thread(reload, self._pid_file, RELOAD_S)
+        return time.monotonic() - began_s
+
+    async def _learn(self) -> None:
+        for number, request in enumerate(self._requests):
+            answer = await self._stub.Rerank(request, timeout=TIMEOUT_S)
+            self._known[answer.ranker.version, number] = _ranking(answer)
+
+    async def _load(self, period: Period, seconds: float, rate_per_s: float) -> None:
+        chance = random.Random(len(self.statuses))
+        self._began_s = due_s = time.monotonic()
+        calls: set[asyncio.Task[None]] = set()
+        while due_s < self._began_s + seconds:
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+            calls.add(asyncio.create_task(self._call(period, chance.randrange(QUERIES), due_s)))
+            due_s += chance.expovariate(rate_per_s)
+        await asyncio.gather(*calls)
+
+    async def _call(self, period: Period, number: int, due_s: float) -> None:
+        try:
+            answer = await self._stub.Rerank(self._requests[number], timeout=TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            self.statuses[error.code().name] += 1
+            return
+        period.latencies_s.append(time.monotonic() - due_s)
+        self.statuses["OK"] += 1
+        self.by_version[answer.ranker.version] += 1
+        known = self._known.get((answer.ranker.version, number), ())
+        if not _agree(known, _ranking(answer)):
+            self.mixed += 1
+
+
+def _ranking(answer: pb.RerankResponse) -> Answer:
+    return tuple((each.index, each.score) for each in answer.results)
+
+
+def _agree(known: Answer, found: Answer) -> bool:
+    """Whether two answers have the same scores, but for their last bits."""
+    a, b = dict(known), dict(found)
+    return a.keys() == b.keys() and all(abs(a[each] - b[each]) < 10**-DECIMALS for each in a)
+
+
+def measure(pairs: int, swaps: int, seconds: float, rate_per_s: float) -> list[Row]:
+    """Swap under load."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        versions = folder / "one", folder / "two"
+        for seed, version in enumerate(versions):
+            save_ranker(new_ranker("firstp", "embedded", seed=seed), version)
+        link, pid_file = folder / "current", folder / "pid"
+        link.symlink_to(versions[0])
+        flags = (f"--ranker=it={link}", f"--pid-file={pid_file}", "--log-level=warning")
+        server = stack.enter_context(spawned_server(flags))
+        swapped = Swapped(server.address, link, versions, pid_file)
+        memory: list[float] = []
+
+        async def watch() -> None:
+            while True:
+                memory.append(resident_mib(server.process.pid))
+                await asyncio.sleep(1.0)
+
+        async def run() -> list[Period]:
+            watching = asyncio.create_task(watch())
+            try:
+                return await swapped.run(pairs, swaps, seconds, rate_per_s)
+            finally:
+                watching.cancel()
+
+        return rows(asyncio.run(run()), swapped, memory)
+
+
+def rows(periods: list[Period], swapped: Swapped, memory: list[float]) -> list[Row]:
+    """Report the calls, their latency with and without swaps, and the memory."""
+    steady, swapping = ([each for each in periods if each.swapping is which] for which in (False, True))
+    p99 = {
+        which: 1e3 * float(np.percentile([s for each in of for s in each.latencies_s], 99))
+        for which, of in (("steady", steady), ("swapping", swapping))
+    }
+    ratio = p99["swapping"] / p99["steady"]
+    took_s = [each for period in swapping for each in period.swaps_s]
+    lost: Mapping[str, int] = {name: count for name, count in swapped.statuses.items() if name != "OK"}
+    # The first tenth is the start: caches fill, and the first version is part of the process's first heap.
+    settled, last = memory[len(memory) // 10 : len(memory) // 5], memory[-max(1, len(memory) // 10) :]
+    versions = ", ".join(str(count) for count in swapped.by_version.values())
+    return [
+        Row("swaps", str(len(took_s))),
+        Row("a swap, from the request to the answer, s", spread(took_s, ".2f")),
+        Row("answered calls", str(swapped.statuses["OK"])),
+        Row("calls lost, by status", str(dict(lost) or 0), "0", not lost),
+        Row("answers of each version", versions),
+        Row("answers that match no single version", str(swapped.mixed), "0", not swapped.mixed),
+        Row("p99 without swaps, ms", f"{p99['steady']:.1f}"),
+        Row("p99 with swaps, ms", f"{p99['swapping']:.1f}"),
+        Row("p99 with swaps over without", f"{ratio:.2f}", f"at most {AIM:g}", ratio <= AIM),
+        Row(
+            "server memory, early / at the end, MiB",
+            f"{np.median(settled):.0f} / {np.median(last):.0f}",
+            "flat",
+        ),
+    ]
+
+
+def main() -> int:
+    """Print a table."""
+    command = Command("farrank_bench.swaps", __doc__)
+    add = command.options.add_argument
+    add("--pairs", type=int, default=10, help="pairs of periods without and with swaps (%(default)s)")
+    add("--swaps", type=int, default=10, help="swaps in a period with swaps (%(default)s)")
+    add("--seconds", type=float, default=30.0, help="length of a period (%(default)s)")
+    add("--rate", type=float, default=5.0, help="calls a second (%(default)s)")
+    given = command.parse(None)
+    notes = f"the embedded backbone, {DOCUMENTS} documents a call, {given.rate:g} calls/s"
+    what = partial(measure, given.pairs, given.swaps, given.seconds, given.rate)
+    return command.report(Heading("Swaps under load", notes), [("A ranker is swapped", what)], given.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

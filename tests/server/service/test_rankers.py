@@ -1,0 +1,174 @@
+"""Rankers are swapped under load, over real sockets: no call is lost, and none is scored by two versions."""
+
+import asyncio
+import gc
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from weakref import ref
+
+import grpc
+import pytest
+
+from farrank.v1 import rerank_pb2 as pb
+from farrank.v1 import rerank_pb2_grpc
+from farrank_first_stage.config import FirstStageConfig
+from farrank_rankers.tokens import EncoderInput
+from farrank_server.config.schema import DepthConfig, ListenConfig, RankerConfig, ServerConfig
+from farrank_server.replica import Replica
+from farrank_settings.errors import ConfigError
+from support.engine_bench import QUERY, TEXTS, Faulty, until
+
+DOCUMENTS = [pb.Document(id=f"d{n}", text=text) for n, text in enumerate(TEXTS)]
+
+
+def configured(folders: Mapping[str, Path]) -> ServerConfig:
+    return ServerConfig(
+        rankers={name: RankerConfig(str(folder)) for name, folder in folders.items()},
+        listen=ListenConfig(port=0, metrics_port=None),
+        first_stage=FirstStageConfig(indexes={}),
+    )
+
+
+def asked() -> pb.RerankRequest:
+    return pb.RerankRequest(query=QUERY, documents=DOCUMENTS)
+
+
+@pytest.fixture
+def folder(tiny_rankers: dict[str, Path], tmp_path: Path) -> Path:
+    """The link through which a ranker is served, as a volume's `current`."""
+    link = tmp_path / "current"
+    link.symlink_to(tiny_rankers["maxp"])
+    return link
+
+
+def point(link: Path, to: Path) -> None:
+    link.unlink()
+    link.symlink_to(to)
+
+
+async def test_no_call_is_lost_or_scored_by_two_versions_while_rankers_are_swapped(
+    tiny_rankers: dict[str, Path], folder: Path
+) -> None:
+    async with (
+        Replica(configured({"it": folder})) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        found: list[pb.RerankResponse] = []
+        is_over = False
+
+        async def caller() -> None:
+            while not is_over:
+                found.append(await stub.Rerank(asked(), timeout=120))
+
+        callers = [asyncio.ensure_future(caller()) for _ in range(4)]
+        for swap in range(6):
+            seen = len(found)
+            await until(lambda seen=seen: len(found) > seen + 8)
+            point(folder, tiny_rankers[("firstp", "maxp")[swap % 2]])
+            await replica.reload()
+        seen = len(found)
+        await until(lambda: len(found) > seen + 8)
+        is_over = True
+        await asyncio.gather(*callers)
+
+        # Each version has one order and one set of scores: a call with scores of two would be a third.
+        by_version = defaultdict(set)
+        for each in found:
+            by_version[each.ranker.version].add(tuple((one.id, round(one.score, 4)) for one in each.results))
+        assert len(by_version) == 2
+        assert [len(each) for each in by_version.values()] == [1, 1]
+        changes = sum(a.ranker.version != b.ranker.version for a, b in pairwise(found))
+        assert changes >= 6
+        read = replica.metrics.registry.get_sample_value
+        assert read("farrank_ranker_swaps_total", {"ranker": "it", "outcome": "done"}) == 6
+        await until(lambda: len(replica.engine.device.loop.work.queues) == 1)
+        shown = [
+            sample.labels["version"]
+            for metric in replica.metrics.registry.collect()
+            if metric.name == "farrank_ranker_info"
+            for sample in metric.samples
+        ]
+        assert shown == [found[-1].ranker.version]
+
+
+async def test_a_call_in_flight_keeps_its_version_which_is_freed_after_it(
+    tiny_rankers: dict[str, Path], folder: Path
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def hold(_: Sequence[EncoderInput]) -> None:
+        began.set()
+        may_end.wait(60)
+
+    async with (
+        Replica(configured({"it": folder})) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        old = replica.engine.loaded["it"]
+        kept = ref(old.runtime)
+        old.runtime = Faulty(old.runtime, hold)
+        call = asyncio.ensure_future(stub.Rerank(asked(), timeout=120))
+        try:
+            await asyncio.to_thread(began.wait)
+            point(folder, tiny_rankers["firstp"])
+            await replica.reload()
+            assert replica.engine.loaded["it"] is not old
+            assert hasattr(old, "runtime")
+        finally:
+            may_end.set()
+        assert (await call).ranker.version == old.version
+        assert (await stub.Rerank(asked())).ranker.version != old.version
+        await until(lambda: not hasattr(old, "runtime"))
+        gc.collect()
+        assert kept() is None
+
+
+async def test_a_ranker_that_cannot_be_loaded_leaves_the_old_one(
+    tiny_rankers: dict[str, Path], folder: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tiny_rankers["firstp"], damaged)
+    (damaged / "model.safetensors").write_bytes(b"not weights")
+    async with (
+        Replica(configured({"it": folder})) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        before = await stub.Rerank(asked())
+        point(folder, damaged)
+        with pytest.raises(ConfigError, match=r"rankers\.it: .*model\.safetensors"):
+            await replica.reload()
+        after = await stub.Rerank(asked())
+        assert (after.ranker, list(after.results)) == (before.ranker, list(before.results))
+        read = replica.metrics.registry.get_sample_value
+        assert read("farrank_ranker_swaps_total", {"ranker": "it", "outcome": "failed"}) == 1
+        # The next reload tries again.
+        point(folder, tiny_rankers["firstp"])
+        await replica.reload()
+        assert (await stub.Rerank(asked())).ranker.version != before.ranker.version
+
+
+async def test_a_change_of_the_configuration_is_enough(tiny_rankers: dict[str, Path]) -> None:
+    config = configured({"it": tiny_rankers["maxp"], "other": tiny_rankers["firstp"]})
+    read_next = [config]
+    async with Replica(config, lambda: read_next[-1]) as replica:
+        engine = replica.engine
+        kept, depth = engine.loaded["other"], DepthConfig("all")
+        read_next.append(
+            replace(
+                config, rankers={**config.rankers, "it": RankerConfig(str(tiny_rankers["maxp"]), depth=depth)}
+            )
+        )
+        await replica.reload()
+        assert engine.loaded["it"].depth == depth
+        assert engine.loaded["other"] is kept
+        now = engine.loaded["it"]
+        await replica.reload()
+        assert engine.loaded["it"] is now
