@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from weakref import ref
@@ -46,6 +47,10 @@ def folder(tiny_rankers: dict[str, Path], tmp_path: Path) -> Path:
     return link
 
 
+def holds_more_than(found: list[pb.RerankResponse], count: int) -> bool:
+    return len(found) > count
+
+
 def point(link: Path, to: Path) -> None:
     link.unlink()
     link.symlink_to(to)
@@ -68,12 +73,10 @@ async def test_no_call_is_lost_or_scored_by_two_versions_while_rankers_are_swapp
 
         callers = [asyncio.ensure_future(caller()) for _ in range(4)]
         for swap in range(6):
-            seen = len(found)
-            await until(lambda seen=seen: len(found) > seen + 8)
+            await until(partial(holds_more_than, found, len(found) + 8))
             point(folder, tiny_rankers[("firstp", "maxp")[swap % 2]])
             await replica.reload()
-        seen = len(found)
-        await until(lambda: len(found) > seen + 8)
+        await until(partial(holds_more_than, found, len(found) + 8))
         is_over = True
         await asyncio.gather(*callers)
 
