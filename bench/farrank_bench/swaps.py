@@ -46,6 +46,7 @@ class Period:
     """A time with or without swaps: the latency of its calls, and how its swaps went."""
 
     swapping: bool
+    has_swapped: bool = False
     latencies_s: list[float] = field(default_factory=list)
     swaps_s: list[float] = field(default_factory=list)
 
@@ -89,6 +90,7 @@ class Swapped:
                     due_s = (place + 0.5) * seconds / swaps
                     await asyncio.sleep(max(0.0, self._began_s + due_s - time.monotonic()))
                     period.swaps_s.append(await self._swap())
+                period.has_swapped = True
                 await loading
                 periods.append(period)
         return periods
@@ -112,7 +114,8 @@ class Swapped:
         chance = random.Random(len(self.statuses))
         self._began_s = due_s = time.monotonic()
         calls: set[asyncio.Task[None]] = set()
-        while due_s < self._began_s + seconds:
+        # Swaps that take longer than planned are under load, too.
+        while due_s < self._began_s + seconds or (period.swapping and not period.has_swapped):
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
             calls.add(asyncio.create_task(self._call(period, chance.randrange(QUERIES), due_s)))
             due_s += chance.expovariate(rate_per_s)

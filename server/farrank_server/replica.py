@@ -152,7 +152,8 @@ class Replica:
         try:
             if config.listen.http.port is not None:
                 self._http = self._listen_http()
-            loaded_from = await asyncio.to_thread(sources, config.rankers)
+            # As configured: `--export auto` may serve a ranker from elsewhere.
+            loaded_from = await asyncio.to_thread(sources, self._last_read.rankers)
             loading = device.submit(load_rankers, config, self._cache)
             scorers = await asyncio.wrap_future(loading)
             self.engine = engine = Engine(config, scorers, device, self._cache, self.metrics)
