@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some images set PYTHONDONTWRITEBYTECODE. Each worker, actor and child process would then compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo train-demo test test-most test-charts test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu experiment docs wheels clean
+.PHONY: demo train-demo test test-most test-charts test-transformers-4 client-tests ray-tests fuzz chaos soak lint audit check hooks format serve bench bench-gpu reproduce experiment docs wheels clean
 .DELETE_ON_ERROR:
 
 # --no-compile: Python compiles the modules that it imports; pip would spend 45 s on compiling all of them. The pinned
@@ -150,6 +150,10 @@ bench: $(READY) $(INDEX)  ## measure the server, its exports against peers, and 
 
 bench-gpu: $(READY)  ## measure packed rankers on a CUDA device; see docs/benchmarks/gpu.md
 	$(BIN)/python -m farrank_bench.gpu $(BENCH_ARGS)
+
+# The folder of public collections is that of the tests: squad/, trecdl19/ and nfcorpus/. The same command resumes.
+reproduce: $(READY)  ## quality, latency and size of rankers on real collections; writes .cache/reproduce/reproduce.md
+	$(BIN)/python -m farrank_bench.reproduce --out .cache/reproduce --data $(or $(FARRANK_DATA),../shared/data) $(REPRODUCE_ARGS)
 
 experiment: $(READY)  ## measure the papers' findings on SQuAD, for hours; the same command resumes an interrupted run
 	$(BIN)/python -m farrank_experiments $(EXPERIMENT_ARGS)

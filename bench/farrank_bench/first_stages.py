@@ -45,6 +45,8 @@ TIMEOUT_S = 60.0
 ENCODER = "minilm"
 ALPHA = 0.05
 SEED = 7
+# The chunks' vectors.
+STORED = ("--encode", EMBEDDED)
 # The number of timed searches of each test set.
 TIMED = 200
 
@@ -81,9 +83,9 @@ def _judged(name: str, collection: Path, queries: Path, qrels: Path) -> JudgedCo
     return JudgedCollection(name, [str(collection)], asked, judged)
 
 
-def write_index(test_set: JudgedCollection, folder: Path) -> None:
-    """Index a collection with its chunks' vectors. Raises: ContenderFailed."""
-    command = [sys.executable, "-m", "farrank_cli", "index", *test_set.flags, "--encode", EMBEDDED]
+def write_index(test_set: JudgedCollection, folder: Path, stored: Sequence[str] = STORED) -> None:
+    """Index a collection; `stored` are the flags of its stores. Raises: ContenderFailed."""
+    command = [sys.executable, "-m", "farrank_cli", "index", *test_set.flags, *stored]
     done = subprocess.run([*command, "--out", str(folder)])
     if done.returncode:
         raise ContenderFailed(f"farrank index ended with status {done.returncode}; its output is above")

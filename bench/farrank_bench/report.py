@@ -98,11 +98,17 @@ HEADS = ("what", "measured", "aim", "reached")
 _REACHED = {True: "yes", False: "no", None: ""}
 
 
+def describe_versions(packages: Sequence[str]) -> str:
+    """Name the packages with their versions."""
+    return ", ".join(f"{name} {version}" for name, version in installed_versions(packages).items())
+
+
 @dataclass(frozen=True, slots=True)
 class Heading:
     """The head of a report. `warnings` say why the figures count for nothing, and remove the aims.
 
-    `one_table` is the title of a single table in which each section is one row.
+    `one_table` is the title of a single table in which each section is one row. `machine` and `versions` are
+    those of an earlier measurement; empty ones are this process's.
     """
 
     title: str
@@ -111,15 +117,16 @@ class Heading:
     warnings: Sequence[str] = ()
     device: str = ""
     one_table: str = ""
+    machine: str = ""
+    versions: str = ""
 
     def page(self, command: str, sections: Mapping[str, Sequence[Row]]) -> str:
         """Write the machine, versions and command, and each section's rows under its title."""
-        versions = installed_versions(self.packages).items()
         facts = {
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "device": self.device,
-            "machine": describe_machine(),
-            "versions": ", ".join(f"{name} {version}" for name, version in versions),
+            "machine": self.machine or describe_machine(),
+            "versions": self.versions or describe_versions(self.packages),
             "command": f"`{command}`",
         }
         lines = [f"# {self.title}", ""]

@@ -1,0 +1,61 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from farrank_bench.reproduce.cells import CELLS, WAYS, Cell, Figures, Kept, read_figures
+from farrank_bench.reproduce.corpora import CORPORA
+from farrank_trec.errors import InputError
+
+FIGURES = Figures(
+    cell=CELLS["demo.embedded"],
+    questions=3,
+    rounds=2,
+    calls=6,
+    p50_ms={"1": (2.0, 3.0), "16": (5.0, 6.0)},
+    p99_ms={"1": 4.0, "16": 9.0},
+    bytes_a_document=12.5,
+    index_s=None,
+    seconds=1.0,
+    runs_on="torch fp32, cpu",
+    date="2026-11-28",
+    machine="one core",
+    versions="farrank 1",
+)
+
+
+def test_every_collection_has_every_way_and_begins_with_lucene() -> None:
+    assert len(CELLS) == len(CORPORA) * len(WAYS)
+    assert all(cell.name == name for name, cell in CELLS.items())
+    assert not WAYS[0].ranker
+
+
+def test_a_way_says_how_its_ranker_is_served() -> None:
+    first = CELLS["demo.maxp-first"].way
+    assert first.server_flags == [
+        *("--ranker", "it=embedded:maxp", "--runtime", "torch", "--set=cache_bytes=0"),
+        "--set=rankers.it.max_document_tokens=128",
+    ]
+    assert replace(first, first_tokens=0, precision="fp32").server_flags[-1] == "--precision=fp32"
+
+
+def test_figures_come_back_from_their_file_in_the_order_of_the_matrix(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    assert kept.finished() == []
+    assert not kept.is_finished(FIGURES.cell)
+    earlier = replace(FIGURES, cell=CELLS["demo.lucene"])
+    for each in (FIGURES, earlier):
+        each.write(kept.figures(each.cell))
+    assert read_figures(kept.figures(FIGURES.cell)) == FIGURES
+    assert kept.finished() == [earlier, FIGURES]
+
+
+def test_figures_of_other_settings_are_refused(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    other = Cell("demo", replace(FIGURES.cell.way, candidates=7))
+    replace(FIGURES, cell=other).write(kept.figures(other))
+    with pytest.raises(InputError, match=r"measured with other settings than demo\.embedded has now"):
+        kept.is_finished(FIGURES.cell)
+    kept.figures(FIGURES.cell).write_text("{}")
+    with pytest.raises(InputError, match="not written by"):
+        kept.finished()

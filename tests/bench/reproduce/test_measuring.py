@@ -1,0 +1,112 @@
+"""Real servers rank three documents with a tiny ranker, which an index finds or a run gives."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from farrank_bench.first_stages import JudgedCollection
+from farrank_bench.reproduce.cells import Cell, Kept, Way, read_figures
+from farrank_bench.reproduce.corpora import Corpus
+from farrank_bench.reproduce.measuring import TIMED, Times, built, measure
+from farrank_trec import rank, read_qrels, read_run, write_run
+
+TEXTS = {
+    "rhine": "the river Rhine flows to the sea",
+    "po": "the river Po is in Italy",
+    "bread": "bread needs salt",
+}
+QUERIES = {"q1": "river sea", "q2": "salt", "q3": "river"}
+QRELS = {"q1": {"rhine": 2}, "q2": {"bread": 1}, "q3": {"po": 1}}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    lines = tmp_path / "texts.jsonl"
+    lines.write_text(
+        "".join(json.dumps({"id": doc_id, "text": text}) + "\n" for doc_id, text in TEXTS.items())
+    )
+    return Corpus(JudgedCollection("rivers", [str(lines)], QUERIES, QRELS))
+
+
+def test_times_are_medians_by_round_and_one_percentile() -> None:
+    times = Times()
+    times.add(1, [1.0, 2.0, 9.0])
+    times.add(1, [4.0, 3.0, 5.0])
+    assert times.p50_ms() == {"1": (2.0, 4.0)}
+    assert times.p99_ms()["1"] == pytest.approx(8.8, abs=0.1)
+
+
+@pytest.mark.slow
+def test_lucene_ranks_alone_and_the_index_is_made_once(corpus: Corpus, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "out")
+    cell = Cell("rivers", Way("lucene", candidates=10))
+    figures = measure(cell, corpus, kept, rounds=2)
+    run = read_run(kept.run(cell))
+    assert run["q1"][0].doc_id == "rhine"
+    assert {query_id: len(found) for query_id, found in run.items()} == {"q1": 2, "q2": 1, "q3": 2}
+    assert read_qrels(kept.judgements("rivers")) == QRELS
+    assert figures == read_figures(kept.figures(cell))
+    assert (figures.questions, figures.calls) == (3, 2 * min(TIMED, 3))
+    assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in figures.p50_ms.values())
+    assert set(figures.p50_ms) == {"1", "16"}
+    folder = kept.folder / "indexes" / "rivers-lucene"
+    made = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
+    assert figures.bytes_a_document == made / 3
+    before = (folder / "farrank-index.json").stat().st_mtime_ns
+    assert built(corpus, (), folder).seconds == figures.index_s
+    assert (folder / "farrank-index.json").stat().st_mtime_ns == before
+    # Without its time it counts as half made.
+    folder.with_suffix(".json").unlink()
+    built(corpus, (), folder)
+    assert (folder / "farrank-index.json").stat().st_mtime_ns > before
+
+
+@pytest.mark.slow
+def test_a_server_ranks_what_an_index_finds_and_what_a_run_gives(
+    corpus: Corpus, tiny_rankers: dict[str, Path], tmp_path: Path
+) -> None:
+    way = Way("maxp", str(tiny_rankers["maxp"]), "adaptive", 2, runtime="torch", precision="fp32")
+    kept = Kept(tmp_path / "out")
+    found_cell = Cell("rivers", way)
+    # A query of an interrupted command is ranked again.
+    kept.runs.mkdir(parents=True)
+    (kept.runs / f"{found_cell.name}.trec.partial").write_text('{"format": 1}\n')
+    figures = measure(found_cell, corpus, kept, rounds=1)
+    assert figures.runs_on == "torch fp32, cpu"
+    assert figures.calls == 3
+    assert figures.p99_ms["16"] > 0
+    found = read_run(kept.run(found_cell))
+
+    given = tmp_path / "given.trec"
+    # The third document is beyond the candidates, and the last question is not judged.
+    order = {"q1": ["rhine", "po", "bread"], "q2": ["bread"], "q3": ["po", "rhine"], "q9": ["po"]}
+    write_run(
+        given, {key: rank(key, [(each, -n) for n, each in enumerate(ids)]) for key, ids in order.items()}, "x"
+    )
+    sent = replace(corpus, given=given)
+    given_cell = Cell("given", way)
+    figures = measure(given_cell, sent, kept, rounds=1)
+    assert figures.bytes_a_document is None
+    assert figures.index_s is None
+    ranked = read_run(kept.run(given_cell))
+    scores = [
+        {key: {each.doc_id: each.score for each in docs} for key, docs in run.items()}
+        for run in (found, ranked)
+    ]
+    assert {key: set(of) for key, of in scores[1].items()} == {
+        "q1": {"rhine", "po"},
+        "q2": {"bread"},
+        "q3": {"po", "rhine"},
+    }
+    for query_id, of in scores[0].items():
+        assert scores[1][query_id] == pytest.approx(of, abs=1e-4)
+
+    alone = Cell("given", Way("lucene", candidates=2))
+    assert measure(alone, sent, kept, rounds=1).p50_ms == {}
+    assert {key: [each.doc_id for each in of] for key, of in read_run(kept.run(alone)).items()} == {
+        "q1": ["rhine", "po"],
+        "q2": ["bread"],
+        "q3": ["po", "rhine"],
+    }
