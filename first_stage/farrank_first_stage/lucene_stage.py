@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farrank_calls.errors import Gone, Internal
+from farrank_calls.errors import Internal
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_first_stage import Candidate, FirstStage, IndexDescription
 from farrank_first_stage.kinds import StageContext
@@ -75,7 +75,7 @@ class LuceneStage(FirstStage):
         header, found = await self._host.ask(self._name, {**asked, "k": k, "texts": sends}, call)
         places = _places(header["places"]) or [None] * len(header["doc_ids"])
         if stored is not None:
-            found = await self._read(stored, header["doc_ids"], places)
+            found = await self._read(stored, header["doc_ids"], places, call)
         read: Iterator[str] = iter(found) if texts else itertools.repeat("")
         hits = zip(header["doc_ids"], header["scores"], places, strict=True)
         return [Candidate(doc_id, next(read), score, place=place) for doc_id, score, place in hits]
@@ -86,20 +86,25 @@ class LuceneStage(FirstStage):
         """Return the texts of documents that a search found, in the order given. Raises: Gone."""
         stored = self._stores.texts if self._stores is not None else None
         if stored is not None:
-            return await self._read(stored, doc_ids, await self.locate(doc_ids, timeout_s, call=call))
+            places = await self.locate(doc_ids, timeout_s, call=call)
+            return await self._read(stored, doc_ids, places, call)
+        return await self._read_in_lucene(doc_ids, call)
+
+    async def _read_in_lucene(self, doc_ids: Sequence[str], call: CallRecord) -> list[str]:
         _, found = await self._host.ask(self._name, {"read": list(doc_ids)}, call)
         return found
 
     async def _read(
-        self, stored: "StoredTexts", doc_ids: Sequence[str], places: Sequence[int | None]
+        self, stored: "StoredTexts", doc_ids: Sequence[str], places: Sequence[int | None], call: CallRecord
     ) -> list[str]:
         """Read texts from the store beside the index.
 
         Lucene has them, too, in packed blocks behind two conversions and a pipe: for 100 documents of 46
-        kB it takes 50 ms, and the rest of a search 2.
+        kB it takes 50 ms, and the rest of a search 2. Documents without a place are read there: the index
+        was replaced, or no longer has them. Raises: Gone.
         """
-        if gone := [doc_id for doc_id, place in zip(doc_ids, places, strict=True) if place is None]:
-            raise Gone(gone)
+        if None in places:
+            return await self._read_in_lucene(doc_ids, call)
 
         def read() -> list[str]:
             return [stored.read(place).text for place in places if place is not None]
