@@ -28,8 +28,8 @@ PAGE = "reproduce.md"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the missing cells, print the page and write it.
 
-    Returns 0; 1 if a cell failed, whose error the page has; 2 if the folder is of other settings; 130 after
-    Ctrl-C, with the finished cells.
+    Returns 0; 1 if a cell failed, whose error the page has; 2 if a kept file is of other settings or cannot
+    be read; 130 after Ctrl-C, with the finished cells.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m {PROGRAM}",
@@ -49,14 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failures: list[str] = []
     interrupted = False
     try:
-        if not given.score:
-            _measure(given.cells, given.data, kept, given.rounds, failures)
-    except KeyboardInterrupt:
-        interrupted = True
+        try:
+            if not given.score:
+                _measure(given.cells, given.data, kept, given.rounds, failures)
+        except KeyboardInterrupt:
+            interrupted = True
+        written = page(kept, shlex.join(["python", "-m", PROGRAM, *words]), failures)
     except InputError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 2
-    written = page(kept, shlex.join(["python", "-m", PROGRAM, *words]), failures)
     print(written)
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / PAGE).write_text(written, encoding="utf-8")

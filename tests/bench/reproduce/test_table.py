@@ -92,5 +92,10 @@ def test_a_folder_of_other_settings_is_refused(kept: Kept, capsys: pytest.Captur
     figures = kept.finished()[1]
     other = replace(figures, cell=replace(figures.cell, way=replace(figures.cell.way, candidates=3)))
     other.write(kept.figures(figures.cell))
-    assert main(["--out", str(kept.folder), "--cells", "demo.maxsim"]) == 2
-    assert "other settings" in capsys.readouterr().err
+    for flags in (["--cells", "demo.maxsim"], ["--score"]):
+        assert main(["--out", str(kept.folder), *flags]) == 2
+        assert "other settings" in capsys.readouterr().err
+    figures.write(kept.figures(figures.cell))
+    kept.run(figures.cell).unlink()
+    assert main(["--out", str(kept.folder), "--score"]) == 2
+    assert "demo.maxsim.trec: No such file" in capsys.readouterr().err
