@@ -204,11 +204,13 @@ def probed(connection: Connection, address: str, url: str, pid: int) -> None:
             found, ends = ProbeTimes(), threading.Event()
             reranking = threading.Thread(target=rerank, args=(found, ends))
             reranking.start()
-            while not connection.poll(EVERY_S):
+            while True:
                 begun_s, loop_begun_ms = time.perf_counter(), loop_ms()
                 check(request, timeout=TIMEOUT_S)
                 found.checks.append(1e3 * (time.perf_counter() - begun_s))
                 found.loop.append(loop_ms() - loop_begun_ms)
+                if connection.poll(EVERY_S):
+                    break
             ends.set()
             reranking.join()
             connection.recv()

@@ -37,7 +37,7 @@ def make_ranker(name: str) -> LoadedRanker:
     """Make the parts of a ranker that queues use."""
     policy = BatchPolicy(max_batch_tokens=100, max_padding_ratio=1.1, window_batches=2)
     speeds, depth = Speeds.measured(1000.0), DepthConfig()
-    ranker = SimpleNamespace(name=name, policy=policy, speeds=speeds, is_dual=False, depth=depth)
+    ranker = SimpleNamespace(name=name, key=name, policy=policy, speeds=speeds, is_dual=False, depth=depth)
     return cast("LoadedRanker", ranker)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.asked_server import PAGE
+from support.documentation import ROOT
 from support.http_endpoint import METHODS, Opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -419,7 +419,8 @@ async def test_an_image_is_refused_by_its_name(
 async def test_the_first_request_of_the_page_gets_an_answer_like_the_one_printed_there(
     shared_endpoint: Opened,
 ) -> None:
-    first, printed = PAGE.read_text(encoding="utf-8").split("```bash\n")[2].split("```json\n")[:2]
+    page = (ROOT / "docs/reference/http.md").read_text(encoding="utf-8")
+    first, printed = page.split("```bash\n")[2].split("```json\n")[:2]
     body = json.loads(first[first.index("'") + 1 : first.rindex("'")])
     wanted = json.loads(printed.partition("```")[0])
     status, answer = await shared_endpoint.post("/v2/rerank", body)
