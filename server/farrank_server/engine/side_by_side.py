@@ -1,4 +1,4 @@
-"""Runs the parts of a call side by side, so that a failure leaves neither a running part nor a memory."""
+"""Runs the parts of a call side by side; after a failure no part runs on, and no error holds their texts."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable

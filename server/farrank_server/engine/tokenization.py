@@ -135,7 +135,7 @@ class TokenizerPool:
                 total += tally
 
         if len(call.call.documents) > 1:
-            # The running turns hold the call's texts.
+            # If one fails, the others must end first: their running turns hold the call's texts.
             await side_by_side([read_on] * self._threads)
         if rounds is not None:
             await self._in_turns(account, rounds.rank(), call.reservation)
