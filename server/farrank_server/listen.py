@@ -141,6 +141,10 @@ class GrpcListener:
         """Report the health of a ranker only to callers whose key may use it."""
         self._health.protect(keys)
 
+    def show_rankers(self, rankers: Iterable[str]) -> None:
+        """Report the health of these rankers from now on."""
+        self._health.list_unlisted([health_of(ranker) for ranker in rankers])
+
     def show_open(self, metrics: Metrics) -> None:
         """Show how many health checks, watches and reflection streams are open, and count their refusals."""
         for each in (self._health.checks, self._health.watches, self._reflections):

@@ -27,6 +27,7 @@ from farrank_server.metrics import Endpoint, Metrics
 from farrank_server.metrics_page import PROBE_S, MetricsPage
 from farrank_server.service.guard import Guard
 from farrank_server.service.indexes import Indexes, OpenIndexes
+from farrank_server.service.loading_beside import BesideLoader
 from farrank_server.service.methods import SERVICE, RerankService
 from farrank_server.service.rankers import Rankers, sources
 from farrank_server.service.receiving import ReceivingBudget
@@ -180,9 +181,8 @@ class Replica:
         now = await asyncio.to_thread(OpenIndexes, first_stages, self.engine)
         self.indexes = Indexes(now, opening, self.engine, self.metrics)
         opened.push_async_callback(self.indexes.stop)
-        self.rankers = Rankers(
-            config, loaded_from, engine, self.indexes, encoders, self._cache, self.metrics, endpoints
-        )
+        loader = BesideLoader(config, engine, self.indexes, encoders, self._cache)
+        self.rankers = Rankers(loaded_from, loader, engine, self.indexes, self.metrics, endpoints)
         unowned.pop_all()
         service = RerankService(config, self.engine, self.indexes, self.metrics)
         names = self.engine.rankers.keys()

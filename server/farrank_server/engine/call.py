@@ -102,8 +102,8 @@ class RerankCall:
     None means each ranker's own. With `comparable_scores` the scores of all rounds compare. `instruction` is
     the task in the rankers' formats; empty means their own. With `token_matches`, the best `top_n` documents
     (None: all) have them. `texts` receives the texts stored with an index, by the document's number, while
-    the query is encoded; None if they are not wanted. `scorer` is the version that answers, from the moment
-    that the engine finds it.
+    the query is encoded; None if they are not wanted. `version` is the begin of the version asked for.
+    `scorer` is the version that answers, from the moment that the engine finds it.
     """
 
     ranker: str
@@ -120,6 +120,7 @@ class RerankCall:
     token_matches: bool = False
     top_n: int | None = None
     texts: dict[int, DocumentText] | None = None
+    version: str = ""
     scorer: Scorer | None = None
 
     @property

@@ -18,7 +18,6 @@ from farrank_calls.errors import (
     DeadlineExceeded,
     FarrankError,
     InvalidArgument,
-    NotFound,
     Reason,
     Unavailable,
 )
@@ -49,6 +48,7 @@ from farrank_server.engine.ranker_metrics import count_answer
 from farrank_server.engine.rounds import CallRounds
 from farrank_server.engine.side_by_side import side_by_side
 from farrank_server.engine.tokenization import Steps, TokenizerPool
+from farrank_server.engine.versions import Versions
 from farrank_server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -68,10 +68,9 @@ Size = tuple[Sequence[RankerWork], int, int]
 class Engine:
     """Everything online except the sockets. Belongs to the event loop that created it.
 
-    `rankers` holds all rankers by name in their configured order; the members of an ensemble follow it.
-    `swap` replaces one, and the names stay. `on_free` is called with each ranker that is freed.
-    `device` is the thread that loaded the rankers. `lost` is set when the device cannot be recovered, so
-    that every call is refused, or when too many tokenizer threads hang. Only a new process helps then.
+    `versions` has the loaded rankers, and its `rankers` and `loaded` stand here, too. `device` is the thread
+    that loaded the rankers. `lost` is set when the device cannot be recovered, so that every call is refused,
+    or when too many tokenizer threads hang. Only a new process helps then.
     """
 
     def __init__(
@@ -84,12 +83,10 @@ class Engine:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         reading = Speed(INITIAL_READING_PER_S * config.tokenizer_threads)
-        self.rankers = {each.name: each for scorer in scorers for each in (scorer, *scorer.members)}
-        self.loaded = {member.name: member for scorer in scorers for member in scorer.members}
-        self.on_free: list[Callable[[LoadedRanker], None]] = []
-        # Replaced as a whole, since the thread of the metrics reads it. They have calls that began before a
-        # swap.
-        self._leaving: tuple[LoadedRanker, ...] = ()
+        self.versions = Versions(scorers)
+        self.rankers, self.loaded = self.versions.rankers, self.versions.loaded
+        self.versions.on_enter.append(self._enter)
+        self.versions.on_free.append(self._free)
         self.gate = ConcurrencyLimit(config.limits.max_concurrent_calls)
         self._metrics = metrics
         self._ids = count(1)
@@ -113,24 +110,13 @@ class Engine:
         )
         self._show_state(cache)
 
-    def scorer(self, name: str) -> Scorer:
-        """Find a ranker. The empty name stands for the default ranker.
-
-        Raises: NotFound listing the known rankers.
-        """
-        name = name or next(iter(self.rankers))
-        if name not in self.rankers:
-            known = ", ".join(self.rankers)
-            raise NotFound(f"options.ranker: no ranker {name[:100]!r} here; known are: {known}")
-        return self.rankers[name]
-
     def scorer_of(self, call: RerankCall) -> Scorer:
         """Find the ranker that answers a call: the same one each time, whatever is swapped meanwhile.
 
         Raises: NotFound.
         """
         if call.scorer is None:
-            call.scorer = self.scorer(call.ranker)
+            call.scorer = self.versions.find(call.ranker, call.version, call.query)
         return call.scorer
 
     @contextmanager
@@ -140,49 +126,17 @@ class Engine:
         Raises: NotFound.
         """
         scorer = self.scorer_of(call)
-        with self._using(scorer.members):
+        with self.versions.using(scorer.members):
             yield scorer
 
-    @contextmanager
-    def _using(self, rankers: Sequence[LoadedRanker]) -> Iterator[None]:
-        for ranker in rankers:
-            ranker.calls += 1
-        try:
-            yield
-        finally:
-            for ranker in rankers:
-                ranker.calls -= 1
-                if not ranker.calls and ranker in self._leaving:
-                    self._free(ranker)
-
-    def swap(self, scorer: Scorer) -> None:
-        """Replace the ranker of this name, and its members, by one that is loaded and warm.
-
-        Calls that come from now on get the new one. Those that have come finish with the old one, which is
-        freed after the last of them. Both have the same members' names.
-        """
-        old = self.rankers[scorer.name]
-        for member in scorer.members:
-            self._reservations.enter(member.key, member.speeds)
-            self.device.enter(member)
-            self.loaded[member.name] = member
-        for each in (scorer, *scorer.members):
-            self.rankers[each.name] = each
-        self._leaving += old.members
-        for member in old.members:
-            if not member.calls:
-                self._free(member)
+    def _enter(self, ranker: LoadedRanker) -> None:
+        self._reservations.enter(ranker.key, ranker.speeds)
+        self.device.enter(ranker)
+        self._show_ranker(ranker.name)
 
     def _free(self, ranker: LoadedRanker) -> None:
-        self._leaving = tuple(each for each in self._leaving if each is not ranker)
         self._reservations.leave(ranker.key)
         self.device.leave(ranker)
-        for listener in self.on_free:
-            listener(ranker)
-
-    def _keys(self, name: str) -> list[str]:
-        """The keys of the versions of a ranker that have calls or may get some. Any thread may ask."""
-        return [each.key for each in (self.loaded[name], *self._leaving) if each.name == name]
 
     def _members(self, call: RerankCall) -> Sequence[LoadedRanker]:
         """Find the rankers of a call. Raises: NotFound; InvalidArgument for an option that they lack."""
@@ -215,7 +169,7 @@ class Engine:
         self.device.check_ready()
         members = self._members(call)
         reservation = self._admit(members, call, _size(call, members, expected))
-        with self._using(members):
+        with self.versions.using(members):
             try:
                 yield reservation
             finally:
@@ -236,7 +190,7 @@ class Engine:
         """
         members = self._members(call)
         self.device.check_ready()
-        with self._using(members):
+        with self.versions.using(members):
             return await self._rerank(members, call, reserved, on_admitted)
 
     async def _rerank(
@@ -313,7 +267,7 @@ class Engine:
         """
         admitted_s = sum(
             self._reservations.outstanding_tokens(ranker.key) / ranker.tokens_per_s()
-            for ranker in (*self.loaded.values(), *self._leaving)
+            for ranker in self.versions.members()
         )
         return max(0.0, admitted_s - self.device.loop.watchdog.done_s())
 
@@ -345,9 +299,9 @@ class Engine:
         short. A query longer than `max_query_tokens` is cut, as it is for scoring. Shapes: -> (H,).
         Raises: NotFound if there is not a bi-encoder of that name; otherwise as `rerank`.
         """
-        encoder = self.bi_encoder(ranker)
+        encoder = self.versions.bi_encoder(ranker)
         self.device.check_ready()
-        with self._using((encoder,)):
+        with self.versions.using((encoder,)):
             return await self._encode_query(encoder, query, deadline_s, record)
 
     async def _encode_query(
@@ -388,17 +342,6 @@ class Engine:
         assert active.query_features is not None, "settled without a vector"
         vector: NDArray[np.float32] = active.query_features.vectors.float().numpy()
         return vector
-
-    def bi_encoder(self, name: str) -> LoadedRanker:
-        """Find a bi-encoder: a ranker that makes one vector of a query.
-
-        Raises: NotFound listing the known bi-encoders.
-        """
-        known = [each.name for each in self.loaded.values() if each.spec.similarity is not None]
-        if name not in known:
-            listed = ", ".join(known) or "none"
-            raise NotFound(f"no bi-encoder {name[:100]!r} here; known are: {listed}")
-        return self.loaded[name]
 
     async def _score(
         self, ranker: LoadedRanker, call: RerankCall, known: KnownDocuments, reservation: Reservation
@@ -577,18 +520,21 @@ class Engine:
         metrics.cache_bytes.set_function(lambda: cache.size_bytes)
         for state in DeviceState:
             metrics.device_state.labels(state).set_function(partial(device.is_in, state))
-        by_name: list[tuple[Gauge, Callable[[str], float]]] = [
-            (metrics.queue_tokens, lambda name: sum(device.queue_tokens(key) for key in self._keys(name))),
-            (metrics.queue_age_seconds, lambda name: max(map(device.queue_age_s, self._keys(name)))),
-            (
-                metrics.admitted_tokens,
-                lambda name: sum(map(reservations.outstanding_tokens, self._keys(name))),
-            ),
-            (metrics.measured_speed, lambda name: self.loaded[name].tokens_per_s()),
+        for name in self.loaded:
+            self._show_ranker(name)
+
+    def _show_ranker(self, name: str) -> None:
+        """Show the work of a ranker, all its versions together."""
+        metrics, device, reservations = self._metrics, self.device, self._reservations
+        keys, loaded = partial(self.versions.keys, name), self.loaded
+        by_name: list[tuple[Gauge, Callable[[], float]]] = [
+            (metrics.queue_tokens, lambda: sum(map(device.queue_tokens, keys()))),
+            (metrics.queue_age_seconds, lambda: max(map(device.queue_age_s, keys()), default=0.0)),
+            (metrics.admitted_tokens, lambda: sum(map(reservations.outstanding_tokens, keys()))),
+            (metrics.measured_speed, lambda: loaded[name].tokens_per_s() if name in loaded else 0.0),
         ]
         for gauge, value in by_name:
-            for name in self.loaded:
-                gauge.labels(name).set_function(partial(value, name))
+            gauge.labels(name).set_function(value)
 
 
 def _size(

@@ -37,7 +37,7 @@ class EngineEncoders:
         """Find a bi-encoder. Raises: ConfigError if no ranker of that name is one."""
         engine = await asyncio.shield(self._engine)
         try:
-            version = engine.bi_encoder(ranker).encodings_version
+            version = engine.versions.bi_encoder(ranker).encodings_version
         except NotFound as error:
             raise ConfigError(error.message) from None
         self.asked[ranker] = version

@@ -1,6 +1,6 @@
 """The metrics of loaded rankers and of their answers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from farrank_calls.fairness.fair_order import CallPriority
 from farrank_server.engine.call import Ended, RerankResult
@@ -36,9 +36,9 @@ def show_ranker(metrics: Metrics, scorer: Scorer, endpoints: Collection[Endpoint
         metrics.begin_calls(endpoint, scorer.name, METHODS, CODES)
 
 
-def hide_version(metrics: Metrics, ranker: LoadedRanker, now: LoadedRanker) -> None:
-    """Show a version no longer, unless the one that serves now looks the same."""
-    if _info(ranker) != _info(now):
+def hide_version(metrics: Metrics, ranker: LoadedRanker, loaded: Iterable[LoadedRanker]) -> None:
+    """Show a version no longer, unless one that is still loaded looks the same."""
+    if _info(ranker) not in map(_info, loaded):
         metrics.ranker_info.remove(*_info(ranker))
 
 

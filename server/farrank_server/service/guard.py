@@ -27,6 +27,7 @@ from farrank_calls.telemetry.line_rate import LineRate
 from farrank_runtimes.runtime import forget_locals
 from farrank_server.access.callers import Caller, Entry, by_address
 from farrank_server.access.keys import Header, Keys
+from farrank_server.engine.versions import split_version
 from farrank_server.metrics import Endpoint, Metrics
 
 if TYPE_CHECKING:
@@ -57,8 +58,9 @@ _LEVELS = {
 class Guard:
     """Decides at an endpoint who may call, and which error a caller gets when something fails.
 
-    Without `keys`, anyone may call. Calls that succeed are logged with the probability `ok_sample`. All
-    others are logged up to a number per minute for each caller, code and reason.
+    `rankers` are the names of the rankers that are loaded now. Without `keys`, anyone may call. Calls that
+    succeed are logged with the probability `ok_sample`. All others are logged up to a number per minute for
+    each caller, code and reason.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Guard:
     ) -> None:
         self._endpoint = endpoint
         self.metrics = metrics
-        self._rankers = tuple(dict.fromkeys((default_ranker, *rankers)))
+        self._rankers, self._default_ranker = rankers, default_ranker
         self._keys = keys
         self.ok_sample = ok_sample
         self._tracing = tracing
@@ -210,5 +212,7 @@ class Guard:
         options = getattr(request, "options", None)
         if options is None:
             return ""
-        name = options.ranker or caller.default_ranker(self._rankers)
-        return name if name in self._rankers else "unknown"
+        rankers = dict.fromkeys((self._default_ranker, *self._rankers))
+        name, _ = split_version(options.ranker, rankers)
+        name = name or caller.default_ranker(rankers)
+        return name if name in rankers else "unknown"

@@ -25,7 +25,7 @@ class OpenIndexes:
         self.calls = 0
         self._rankers = engine.loaded
         self._sources = {
-            name: Sources.found(stage.stores, engine.loaded.values())
+            name: Sources.found(stage.stores, engine.versions.members())
             for name, stage in first_stages.stages.items()
             if stage.stores is not None
         }

@@ -18,6 +18,7 @@ from farrank_server.engine.call import (
 )
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.loaded.ranker import Scorer
+from farrank_server.engine.versions import split_version
 from farrank_server.metrics import Metrics
 from farrank_server.service import answers, validate
 from farrank_server.service.documents import of_candidates, of_ids, texts_of_results
@@ -47,7 +48,7 @@ class RerankService:
         self._engine = engine
         self._indexes = indexes
         self._metrics = metrics
-        on_a_cpu = engine.scorer("").members[0].capabilities.device == "cpu"
+        on_a_cpu = engine.versions.find("").members[0].capabilities.device == "cpu"
         default_k = config.first_stage.default_k or (DEFAULT_K_ON_A_CPU if on_a_cpu else DEFAULT_K)
         self._default_k = min(default_k, config.limits.max_documents)
 
@@ -184,8 +185,10 @@ class RerankService:
         """
         now_s, caller = time.monotonic(), entry.caller
         entry.record.account = _account(request.options, caller)
+        ranker, version = split_version(request.options.ranker, self._engine.rankers)
         return RerankCall(
-            ranker=caller.ranker(request.options.ranker, self._engine.rankers),
+            ranker=caller.ranker(ranker, self._engine.rankers),
+            version=version,
             query=request.query,
             documents=(),
             max_chunks=request.options.max_chunks or None,

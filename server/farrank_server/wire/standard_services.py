@@ -10,7 +10,7 @@ Sources: grpc/health/v1/health.proto, grpc/reflection/v1alpha/reflection.proto.
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -90,14 +90,13 @@ class Health:
 
     def __init__(self, services: Sequence[str], unlisted: Sequence[str] = ()) -> None:
         self._listed = (*services, LIVENESS)
-        self._services = frozenset(("", *self._listed, *unlisted))
+        self.list_unlisted(unlisted)
         self._status = HealthCheckResponse.NOT_SERVING
         self._has_ended = False
         self._down: set[str] = set()
         self._changed = asyncio.Event()
         self._asked_s = -math.inf
         self._backlog_s: Callable[[], float] | None = None
-        self._ranker_names = frozenset(unlisted)
         self._keys: Keys | None = None
         self.watches = OpenCalls(
             "health watches",
@@ -112,6 +111,11 @@ class Health:
             of_connection=MAX_CHECKS_PER_CONNECTION,
         )
         self._arriving = _PendingRequests()
+
+    def list_unlisted(self, services: Collection[str]) -> None:
+        """Replace the services whose names appear in no error."""
+        self._ranker_names = frozenset(services)
+        self._services = frozenset(("", *self._listed, *services))
 
     def protect(self, keys: Keys) -> None:
         """Report a ranker's health only to callers with a key that may use it."""

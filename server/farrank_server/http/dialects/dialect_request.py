@@ -75,11 +75,13 @@ class RerankBody(msgspec.Struct):
 class DialectRequest:
     """A parsed request: `documents` are as the client sent them, `texts` holds the text read of each.
 
-    `unknown_model` is the client's name of a model that no ranker has, if the default ranker stands for it.
+    `ranker` is the name of the ranker, perhaps with the version asked for. `unknown_model` is
+    the client's name of a model that no ranker has, if the default ranker stands for it.
     """
 
     body: RerankBody
     scorer: Scorer
+    ranker: str
     unknown_model: str
     query: str
     documents: Sequence[BodyDocument]
@@ -118,7 +120,7 @@ class DialectRequest:
         raw = body.raw_scores or body.use_activation is False or body.passages is not None
         with refuse_surrogates():
             options = pb.RerankOptions(
-                ranker=self.scorer.name,
+                ranker=self.ranker,
                 max_chunks=self._max_chunks(),
                 # A context is packed from the documents that are returned.
                 top_n=self.top_n if self.wants_context else 0,
@@ -186,11 +188,11 @@ def understand(
     if body.relevant_spans and body.relevant_spans.max_spans is not None:
         _at_least(0, "relevant_spans.max_spans", body.relevant_spans.max_spans)
     is_tei = body.texts is not None
-    scorer, unknown = models.ranker(body.model, caller, accepts_unknown=accepts_unknown or is_tei)
+    scorer, ranker, unknown = models.ranker(body.model, caller, accepts_unknown=accepts_unknown or is_tei)
     _check_unsupported(body, scorer)
     query = _text_of(body.query or "", "query")
     texts = [_text_of(each, f"documents[{n}]", body.rank_fields) for n, each in enumerate(given)]
-    return DialectRequest(body, scorer, unknown, query, given, texts, _at_least(0, name, top_n or 0))
+    return DialectRequest(body, scorer, ranker, unknown, query, given, texts, _at_least(0, name, top_n or 0))
 
 
 def _check_unsupported(body: RerankBody, scorer: Scorer) -> None:

@@ -47,7 +47,7 @@ def describe(config: ServerConfig, models: Models, caller: Caller) -> dict[str, 
 
     Raises: PermissionDenied if the caller may use no ranker.
     """
-    scorer, _ = models.ranker(None, caller)
+    scorer, _, _ = models.ranker(None, caller)
     first = scorer.members[0]
     return {
         "model_id": first.spec.backbone,

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import HttpConfig
 from farrank_server.engine.loaded.ranker import Scorer
+from farrank_server.engine.versions import split_version
 
 
 class Models:
@@ -26,15 +27,18 @@ class Models:
 
     def ranker(
         self, model: str | None, caller: Caller, *, accepts_unknown: bool = False
-    ) -> tuple[Scorer, str]:
+    ) -> tuple[Scorer, str, str]:
         """Find the ranker of a model among those that the caller may use; without a model, the default one.
 
-        Where unknown models are accepted, the default ranker stands for them, and the second value is the
-        unknown name; otherwise it is empty.
+        The second value is its name, with the version if the model is NAME@VERSION. Where unknown models are
+        accepted, the default ranker stands for them, and the third value is the unknown name; otherwise it is
+        empty.
         Raises: NotFound with the known names; PermissionDenied instead for a key that may use only some.
         """
-        name = model or ""
         usable, default = self.names(caller), caller.default_ranker(self._rankers)
+        name, version = split_version(model or "", usable)
+        if name not in usable:
+            name, version = model or "", ""
         unknown = ""
         if name and name not in usable:
             aliases = self._aliases.items()
@@ -48,4 +52,4 @@ class Models:
         name = name or default
         if not name:
             raise caller.no_ranker("model", name, ())
-        return self._rankers[name], unknown
+        return self._rankers[name], f"{name}@{version}" if version else name, unknown

@@ -15,7 +15,7 @@ NOBODY = LoadedEnsemble("nobody", ())
 
 def asked(**spans: float) -> DialectRequest:
     body = RerankBody(relevant_spans=SpansBody(**spans))  # type: ignore[arg-type]  # numbers alone
-    return DialectRequest(body, NOBODY, "", "query", ["text"], ["text"], 0)
+    return DialectRequest(body, NOBODY, "", "", "query", ["text"], ["text"], 0)
 
 
 def spans_of(request: DialectRequest, result: pb.Result) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def test_a_thousand_cut_documents_are_reported_in_a_few_lines() -> None:
 
 
 def test_pieces_of_a_context_are_those_of_the_document() -> None:
-    request = DialectRequest(RerankBody(context_tokens=9), NOBODY, "", "query", ["a", "b"], ["a", "b"], 0)
+    request = DialectRequest(RerankBody(context_tokens=9), NOBODY, "", "", "query", ["a", "b"], ["a", "b"], 0)
     pieces = [pb.ContextPiece(index=n, start=n, end=n + 1, score=0.5) for n in (1, 0, 1)]
     answer = pb.RerankResponse(context=pieces)
     assert (

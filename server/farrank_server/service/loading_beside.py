@@ -1,0 +1,117 @@
+"""Loads a version of a ranker while others serve, and checks that it fits in."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import count
+
+from farrank_server.config.schema import RankerConfig, ServerConfig
+from farrank_server.engine.device.device_loop import DeviceThread
+from farrank_server.engine.engine import Engine
+from farrank_server.engine.loaded.document_cache import DocumentCache
+from farrank_server.engine.loaded.loading import load_ranker
+from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
+from farrank_server.engine.query_encoders import EngineEncoders
+from farrank_server.service.indexes import Indexes
+from farrank_settings.errors import ConfigError
+
+# The niceness of the thread that loads a ranker while others serve.
+NICENESS = 10
+
+
+class BesideLoader:
+    """Loads rankers on threads of their own, in the time that serving leaves. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        engine: Engine,
+        indexes: Indexes,
+        encoders: EngineEncoders,
+        cache: DocumentCache,
+    ) -> None:
+        self._config, self._cache = config, cache
+        self._engine, self._indexes, self._encoders = engine, indexes, encoders
+        self._numbers = count(2)
+
+    async def load(self, name: str, source: RankerConfig) -> Scorer:
+        """Load a ranker, or a further version of one, and warm it up. It gets no calls yet.
+
+        Raises: ConfigError naming the ranker and the problem; nothing of it then stays in memory.
+        """
+        config = replace(self._config, rankers={**self._config.rankers, name: source})
+        # The device's thread goes on with its batches. OpenMP's team of this thread ends with it.
+        loader = DeviceThread()
+        try:
+            loader.submit(_give_way)
+            scorer = await asyncio.wrap_future(loader.submit(load_ranker, name, config, self._cache))
+        finally:
+            loader.shutdown(timeout_s=0.0)
+        try:
+            versions = self._engine.versions
+            if name in versions.rankers:
+                self._check_replaces(versions.rankers[name], scorer)
+            else:
+                _check_new(scorer, versions.rankers)
+            number = next(self._numbers)
+            for member in scorer.members:
+                member.key = f"{member.name}#{number}"
+                if (old := versions.loaded.get(member.name)) is not None:
+                    _measured_beside(member, old)
+            await self._indexes.add(scorer.members)
+        except BaseException:
+            await self.release(scorer)
+            raise
+        return scorer
+
+    async def release(self, scorer: Scorer) -> None:
+        """Free a loaded ranker that never got calls."""
+        for member in scorer.members:
+            self._indexes.remove(member)
+        await asyncio.to_thread(_release, scorer)
+
+    def _check_replaces(self, old: Scorer, new: Scorer) -> None:
+        """Check that nothing refers to a part of a ranker that the new one lacks. Raises: ConfigError."""
+        names = [member.name for member in old.members]
+        if [member.name for member in new.members] != names:
+            raise ConfigError(
+                f"rankers.{old.name}: has other members than the ensemble that serves "
+                f"({', '.join(names)}); restart the server to serve it"
+            )
+        for member in new.members:
+            made_by = self._encoders.asked.get(member.name, member.encodings_version)
+            if member.encodings_version != made_by:
+                raise ConfigError(
+                    f"rankers.{old.name}: an index holds vectors of version {made_by} of {member.name}, and "
+                    f"the new version is {member.encodings_version}; encode the index again and restart the "
+                    "server, or give the new version another name"
+                )
+
+
+def _check_new(scorer: Scorer, names: Iterable[str]) -> None:
+    """Check that no member of a further ranker has the name of another. Raises: ConfigError."""
+    if taken := {member.name for member in scorer.members} & {*names}:
+        raise ConfigError(f"rankers.{scorer.name}: its member {min(taken)} has the name of another ranker")
+
+
+def _give_way() -> None:
+    """Let the threads that serve calls go first. The OpenMP threads that this one starts inherit it."""
+    if sys.platform == "linux":  # elsewhere a priority is that of the whole process
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+
+def _measured_beside(new: LoadedRanker, old: LoadedRanker) -> None:
+    """Take the speed of the old version for the new one if that seems slower.
+
+    It was measured beside calls, from which it took as little as it could. Too low a speed would refuse calls
+    at once; too high a one is corrected by the first batches.
+    """
+    new.speeds.encoding.replace(max(new.tokens_per_s(), old.tokens_per_s()))
+
+
+def _release(scorer: Scorer) -> None:
+    for member in scorer.members:
+        member.release()
