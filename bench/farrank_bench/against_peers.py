@@ -24,10 +24,11 @@ from farrank_bench.report import Row
 from farrank_bench.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
 from farrank_bench.served import RANKER, answer_all, score_served, serving
 from farrank_client import Client
-from farrank_exporters.parity import MIN_TAU, kendall_tau
+from farrank_exporters.parity import MIN_TAU
 from farrank_loadtest.workloads import Call
 from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.files.save import save_ranker
+from farrank_rankers.rank_correlation import kendall_tau
 from farrank_rankers.ranker import Ranker
 from farrank_runtimes.choose import open_ranker_runtime
 from farrank_runtimes.runtime import Placement

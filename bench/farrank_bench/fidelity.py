@@ -13,7 +13,7 @@ import numpy as np
 from farrank_bench.exporting import export_fast
 from farrank_bench.report import Row, not_measured
 from farrank_demo.questions import Question, load_qrels, load_questions
-from farrank_exporters.parity import MIN_TAU, encode_all, kendall_tau, top_overlap
+from farrank_exporters.parity import MIN_TAU, encode_all, top_overlap
 from farrank_first_stage import Candidate
 from farrank_first_stage.bm25 import Bm25Config
 from farrank_first_stage.config import FirstStageConfig
@@ -22,6 +22,7 @@ from farrank_rankers.features import stacked
 from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.files.save import save_ranker
+from farrank_rankers.rank_correlation import kendall_tau
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.choose import candidates as candidates_for

@@ -78,3 +78,8 @@ class EncoderGraph:
     run: RunGraph
     capabilities: Capabilities
     begin: BeginGraph | None = None
+
+
+def graph_bytes(graph: Path) -> int:
+    """Return the bytes of a graph: of its file, and of NAME.data or NAME_data with its weights."""
+    return sum(each.stat().st_size for each in graph.parent.glob(f"{graph.name}*"))

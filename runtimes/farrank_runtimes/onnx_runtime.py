@@ -15,7 +15,7 @@ from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
 from farrank_runtimes.exported_runtime import ExportedRuntime
-from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, RunGraph
+from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, RunGraph, graph_bytes
 from farrank_runtimes.runtime import Capabilities, Placement, Precision, RuntimeAbsent
 
 if TYPE_CHECKING:
@@ -185,7 +185,12 @@ def open_encoder(
     casts = device.type == "cpu" and precision == "fp16"
     computed_in = "fp32 between fp16 values" if casts else precision
     runs = Capabilities(
-        "onnx", str(device), computed_in, batch_tokens(device), max_kept_bytes=max_kept_bytes(device)
+        "onnx",
+        str(device),
+        computed_in,
+        batch_tokens(device),
+        max_kept_bytes=max_kept_bytes(device),
+        weight_bytes=graph_bytes(graph),
     )
     return EncoderGraph(_load(graph, placement, outputs), runs)
 

@@ -12,7 +12,7 @@ from farrank_runtimes.cores import usable_cores
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.devices import batch_tokens, choose_device
 from farrank_runtimes.exported_runtime import ExportedRuntime
-from farrank_runtimes.graph_files import EncoderGraph, GraphFiles
+from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, graph_bytes
 from farrank_runtimes.runtime import (
     Capabilities,
     DeviceAbsent,
@@ -281,7 +281,15 @@ def open_encoder(
     # An int8 encoder rounds twice, and its name says so.
     served = "int8+bf16" if (precision, float_type) == ("int8", "bf16") else precision
     tokens = batch_tokens(torch.device("cpu")) * (1 if float_type == "f32" else REDUCED_TIMES)
-    runs = Capabilities("openvino", "cpu", served, tokens, queued=threads > 1, length_step=LENGTH_STEP)
+    runs = Capabilities(
+        "openvino",
+        "cpu",
+        served,
+        tokens,
+        queued=threads > 1,
+        length_step=LENGTH_STEP,
+        weight_bytes=graph_bytes(graph),
+    )
     whole = OpenVinoGraph(graph, float_type, threads, outputs=outputs)
     if threads == 1:
         return EncoderGraph(whole.run, runs)

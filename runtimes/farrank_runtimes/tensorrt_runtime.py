@@ -18,7 +18,7 @@ from farrank_rankers.exports.export_folder import checksum
 from farrank_rankers.package_versions import package_version
 from farrank_runtimes.devices import batch_tokens, choose_device, max_kept_bytes
 from farrank_runtimes.exported_runtime import ExportedRuntime
-from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, RunGraph
+from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, RunGraph, graph_bytes
 from farrank_runtimes.onnx_runtime import OnnxGraph, check_provider, cuda_options, open_session
 from farrank_runtimes.runtime import Capabilities, DeviceAbsent, Placement, Precision
 
@@ -158,7 +158,14 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
         session = open_session(files.encoder, {"tensorrt": options, "cuda": cuda}, threads=1)
         graphs[group] = OnnxGraph(session, device).run
     kept_bytes = max_kept_bytes(device)
-    runs = Capabilities("tensorrt", str(device), files.precision, budget, max_kept_bytes=kept_bytes)
+    runs = Capabilities(
+        "tensorrt",
+        str(device),
+        files.precision,
+        budget,
+        max_kept_bytes=kept_bytes,
+        weight_bytes=graph_bytes(files.encoder),
+    )
     return ExportedRuntime(
         EncoderGraph(partial(run_grouped, graphs), runs),
         OnnxGraph(open_session(files.aggregator, {"cuda": cuda}, threads=1), device).run,

@@ -102,6 +102,7 @@ class TorchRuntime(LoadedRuntime):
             packed=attention is not None,
             queued=attention is not None and on_gpu,
             max_kept_bytes=max_kept_bytes(on),
+            weight_bytes=sum(each.nbytes for each in (*ranker.parameters(), *ranker.buffers())),
         )
         super().__init__(
             encode,

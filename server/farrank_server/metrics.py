@@ -5,9 +5,11 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from importlib import metadata
 from itertools import product
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
@@ -18,6 +20,7 @@ from farrank_runtimes.runtime_table import installed_version
 from farrank_server.config.schema import SECONDS, LimitsConfig, ObjectiveConfig
 
 Buckets = tuple[float, ...]
+Instrument = TypeVar("Instrument", bound=MetricWrapperBase)
 
 TOKENS = (64, 128, 256, 512, 768, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -34,6 +37,7 @@ CODES = tuple(code for code in _CODES if code != Unauthenticated.code.name)
 BATCH_FAILURES = ("out_of_memory", "not_finite", "error")
 STAGES = ("tokenization", "queue", "inference", "aggregation", "selection")
 CHUNK_STATES = ("read", "scored", "cut")
+ROLES = ("serving", "canary")
 
 # The runtimes whose installed version `build_info` shows.
 LIBRARIES = ("torch", "onnx", "openvino", "tensorrt")
@@ -57,14 +61,23 @@ class Metrics:
         ProcessCollector(registry=self.registry)  # process_*: memory, CPU time, open files, start time
         self.registry.register(_LogLines())
 
+        # The instruments whose series end when a ranker is unloaded.
+        self.by_ranker: list[MetricWrapperBase] = []
+
+        def noted(instrument: Instrument, labels: str) -> Instrument:
+            if "ranker" in labels.split():
+                self.by_ranker.append(instrument)
+            return instrument
+
         def gauge(name: str, text: str, labels: str = "ranker") -> Gauge:
-            return Gauge(f"farrank_{name}", text, labels.split(), registry=self.registry)
+            return noted(Gauge(f"farrank_{name}", text, labels.split(), registry=self.registry), labels)
 
         def counter(name: str, text: str, labels: str = "ranker") -> Counter:
-            return Counter(f"farrank_{name}", text, labels.split(), registry=self.registry)
+            return noted(Counter(f"farrank_{name}", text, labels.split(), registry=self.registry), labels)
 
         def histogram(name: str, text: str, labels: str = "ranker", buckets: Buckets = SECONDS) -> Histogram:
-            return Histogram(f"farrank_{name}", text, labels.split(), buckets=buckets, registry=self.registry)
+            made = Histogram(f"farrank_{name}", text, labels.split(), buckets=buckets, registry=self.registry)
+            return noted(made, labels)
 
         self.requests = counter("requests_total", "Calls that ended, by gRPC code", "door method ranker code")
         self.request_seconds = histogram(
@@ -162,6 +175,27 @@ class Metrics:
             self.search_process_ends.labels(reason)
         self.ranker_swaps = counter(
             "ranker_swaps_total", "Rankers replaced while serving, by outcome", "ranker outcome"
+        )
+        self.version_requests = counter(
+            "version_requests_total",
+            "Calls that ended, by whether the version that serves or a canary answered",
+            "ranker role code",
+        )
+        self.version_seconds = histogram(
+            "version_duration_seconds",
+            "From a call's arrival to its end, by whether the version that serves or a canary answered",
+            "ranker role",
+        )
+        self.canary_share = gauge("canary_share_ratio", "Share of a ranker's calls that its canary gets")
+        self.canary_tau = gauge(
+            "canary_kendall_tau", "Mean rank correlation of a ranker's last new version on recorded queries"
+        )
+        self.canary_latency_ratio = gauge(
+            "canary_latency_ratio", "Median latency of a ranker's last new version over the old one's"
+        )
+        self.ranker_bytes = gauge("ranker_weight_bytes", "Bytes of the weights of all loaded versions", "")
+        self.ranker_bytes_limit = gauge(
+            "ranker_weight_bytes_limit", "Limit on the bytes of weights; 0 without one", ""
         )
         self.reloads = counter("index_reloads_total", "Reloads of the indexes, by outcome", "outcome")
         for outcome in ("done", "failed"):

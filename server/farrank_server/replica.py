@@ -182,7 +182,16 @@ class Replica:
         self.indexes = Indexes(now, opening, self.engine, self.metrics)
         opened.push_async_callback(self.indexes.stop)
         loader = BesideLoader(config, engine, self.indexes, encoders, self._cache)
-        self.rankers = Rankers(loaded_from, loader, engine, self.indexes, self.metrics, endpoints)
+        self.rankers = Rankers(
+            config,
+            loaded_from,
+            loader,
+            engine,
+            self.indexes,
+            self.metrics,
+            endpoints,
+            self._listener.show_rankers,
+        )
         unowned.pop_all()
         service = RerankService(config, self.engine, self.indexes, self.metrics)
         names = self.engine.rankers.keys()

@@ -7,10 +7,10 @@ from farrank_bench.gpu.bench import DeviceBench
 from farrank_bench.gpu.inputs import mixed_texts
 from farrank_bench.offline import Request, score
 from farrank_bench.report import Row, at_least
-from farrank_exporters.parity import kendall_tau
 from farrank_rankers.errors import SourceError
 from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.open import open_ranker
+from farrank_rankers.rank_correlation import kendall_tau
 
 MIN_TAU = 0.98
 WHAT = "Kendall's tau with padded fp32: packed bf16"

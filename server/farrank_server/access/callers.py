@@ -242,13 +242,15 @@ def _is_free(error: BaseException | None) -> bool:
 class Entry:
     """A call at its endpoint. With a refusal, `caller` is the one that was identified, if any.
 
-    The method calls `on_admitted` once the call's texts are counted by admission.
+    The method calls `on_admitted` once the call's texts are counted by admission. `role` is that of the
+    version that answers, once the method has found it: "serving" or "canary".
     """
 
     caller: Caller
     refusal: FarrankError | None = None
     record: CallRecord = NO_CALL
     on_admitted: Callable[[], None] = lambda: None
+    role: str = ""
 
 
 _FREE = Spending()

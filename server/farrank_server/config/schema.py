@@ -150,6 +150,8 @@ class LimitsConfig(CheckedConfig):
     a call without a deadline gets `default_timeout_s`. `max_unread_bytes` limits the answers that callers
     have not read yet. `max_receiving_bytes` limits the requests that are being received or wait for
     admission. A request may take 10 s to arrive, plus the time for its bytes at `min_receiving_bytes_per_s`.
+    `max_ranker_bytes` limits the weights of loaded rankers: those that were loaded by name leave for others,
+    the least recently used first.
     """
 
     max_documents: int = at_least(1, 1000)
@@ -162,6 +164,7 @@ class LimitsConfig(CheckedConfig):
     max_concurrent_calls: int = at_least(1, 1000)
     max_unread_bytes: int = at_least(1, 256 * 2**20)
     max_receiving_bytes: int = at_least(1, 512 * 2**20)
+    max_ranker_bytes: int | None = at_least(1, None)
     min_receiving_bytes_per_s: int = at_least(1, 2**20)
     default_timeout_s: float = above_0(60.0)
     deadline_margin: float = must(0.85, lambda share: 0 < share <= 1, "above 0 and at most 1")

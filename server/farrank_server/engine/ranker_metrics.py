@@ -1,11 +1,20 @@
 """The metrics of loaded rankers and of their answers."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from farrank_calls.fairness.fair_order import CallPriority
 from farrank_server.engine.call import Ended, RerankResult
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
-from farrank_server.metrics import BATCH_FAILURES, CHUNK_STATES, CODES, METHODS, STAGES, Endpoint, Metrics
+from farrank_server.metrics import (
+    BATCH_FAILURES,
+    CHUNK_STATES,
+    CODES,
+    METHODS,
+    ROLES,
+    STAGES,
+    Endpoint,
+    Metrics,
+)
 
 
 def show_ranker(metrics: Metrics, scorer: Scorer, endpoints: Collection[Endpoint]) -> None:
@@ -32,6 +41,10 @@ def show_ranker(metrics: Metrics, scorer: Scorer, endpoints: Collection[Endpoint
             metrics.cut_tokens.labels(each.name, side)
         for failure in BATCH_FAILURES:
             metrics.batch_failures.labels(each.name, failure)
+    for role in ROLES:
+        metrics.version_seconds.labels(scorer.name, role)
+        for code in CODES:
+            metrics.version_requests.labels(scorer.name, role, code)
     for endpoint in endpoints:
         metrics.begin_calls(endpoint, scorer.name, METHODS, CODES)
 
@@ -40,6 +53,25 @@ def hide_version(metrics: Metrics, ranker: LoadedRanker, loaded: Iterable[Loaded
     """Show a version no longer, unless one that is still loaded looks the same."""
     if _info(ranker) not in map(_info, loaded):
         metrics.ranker_info.remove(*_info(ranker))
+
+
+def hide_ranker(metrics: Metrics, name: str) -> None:
+    """Remove all series of a ranker's name."""
+    for instrument in metrics.by_ranker:
+        instrument.remove_by_labels({"ranker": name})
+
+
+def show_comparison(metrics: Metrics, name: str, tau: float, latency_ratio: float) -> None:
+    """Show how a ranker's last new version compared on recorded queries."""
+    metrics.canary_tau.labels(name).set(tau)
+    metrics.canary_latency_ratio.labels(name).set(latency_ratio)
+
+
+def show_memory(metrics: Metrics, total: Callable[[], int], limit: int | None) -> None:
+    """Show the bytes of all loaded weights at each scrape, and their limit if there is one."""
+    metrics.ranker_bytes.set_function(total)
+    if limit is not None:
+        metrics.ranker_bytes_limit.set(limit)
 
 
 def _info(ranker: LoadedRanker) -> tuple[str, ...]:

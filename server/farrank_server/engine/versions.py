@@ -1,14 +1,21 @@
 """The loaded versions of each ranker, and the choice of the one that answers a call."""
 
 import hashlib
+import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from farrank_calls.errors import NotFound
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
 
+Role = Literal["serving", "canary"]
+
 _HASHES = 2**64
+
+# So many names of rankers that have gone are remembered.
+GONE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +41,15 @@ class Versions:
 
     `rankers` maps each name to the version that serves, in the configured order; the members of an ensemble
     follow it. `loaded` maps the names of single rankers alone. `canaries` are by the name of their ranker.
-    `on_enter` is called with each ranker that begins to take calls, and `on_free` with each that no call uses
-    any more.
+    `gone` says why names were removed, of the last ones. `on_enter` is called with each ranker that begins to
+    take calls, and `on_free` with each that no call uses any more.
     """
 
     def __init__(self, scorers: Sequence[Scorer]) -> None:
         self.rankers = {each.name: each for scorer in scorers for each in (scorer, *scorer.members)}
         self.loaded = {member.name: member for scorer in scorers for member in scorer.members}
         self.canaries: dict[str, Canary] = {}
+        self.gone: dict[str, str] = {}
         self.on_enter: list[Callable[[LoadedRanker], None]] = []
         self.on_free: list[Callable[[LoadedRanker], None]] = []
         # Replaced as a whole, since the thread of the metrics reads it. They have calls that began before a
@@ -57,7 +65,8 @@ class Versions:
         name = name or next(iter(self.rankers))
         if name not in self.rankers:
             known = ", ".join(self.rankers)
-            raise NotFound(f"options.ranker: no ranker {name[:100]!r} here; known are: {known}")
+            why = f", {self.gone[name]}" if name in self.gone else ""
+            raise NotFound(f"options.ranker: no ranker {name[:100]!r} here{why}; known are: {known}")
         found = of_name = self.of_name(name)
         if version:
             found = [each for each in of_name if each.version.startswith(version)]
@@ -93,6 +102,13 @@ class Versions:
             raise NotFound(f"no bi-encoder {name[:100]!r} here; known are: {listed}")
         return self.loaded[name]
 
+    def role_of(self, scorer: Scorer) -> Role:
+        """Whether a version is that of a canary."""
+        beside = [
+            each for canary in self.canaries.values() for each in (canary.scorer, *canary.scorer.members)
+        ]
+        return "canary" if any(scorer is each for each in beside) else "serving"
+
     def members(self) -> Iterator[LoadedRanker]:
         """All single rankers: those that serve, canaries, and those that have only calls from before."""
         yield from list(self.loaded.values())
@@ -114,6 +130,7 @@ class Versions:
         finally:
             for ranker in rankers:
                 ranker.calls -= 1
+                ranker.used_s = time.monotonic()
                 if not ranker.calls and ranker in self._leaving:
                     self._free(ranker)
 
@@ -122,13 +139,16 @@ class Versions:
         self._enter(scorer)
         self._serve(scorer)
 
-    def remove(self, name: str) -> None:
-        """Serve a ranker no longer: it is unknown to further calls, and freed after the last earlier one."""
+    def remove(self, name: str, why: str) -> None:
+        """Serve a ranker no longer: further calls learn why, and it is freed after the last earlier one."""
         self.end_canary(name)
         old = self.rankers.pop(name)
         for member in old.members:
             self.rankers.pop(member.name, None)
             del self.loaded[member.name]
+        self.gone[name] = why
+        if len(self.gone) > GONE:
+            del self.gone[next(iter(self.gone))]
         self._leave(old)
 
     def swap(self, scorer: Scorer) -> None:

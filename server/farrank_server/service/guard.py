@@ -148,28 +148,23 @@ class Guard:
         finally:
             # Count after the answer is on its way, so that no caller waits for the counters.
             seconds = time.perf_counter() - started_s
-            asyncio.get_running_loop().call_soon(
-                self._count_call, record, method, ranker, entry.caller, code, seconds
-            )
+            asyncio.get_running_loop().call_soon(self._count_call, entry, method, ranker, code, seconds)
 
     def _count_call(
-        self,
-        record: CallRecord,
-        method: str,
-        ranker: str,
-        caller: Caller,
-        code: grpc.StatusCode,
-        seconds: float,
+        self, entry: Entry, method: str, ranker: str, code: grpc.StatusCode, seconds: float
     ) -> None:
-        endpoint, key = self._endpoint, caller.name
+        record, endpoint, key = entry.record, self._endpoint, entry.caller.name
         self.metrics.in_flight.labels(endpoint, method).dec()
         self.metrics.requests.labels(endpoint, method, ranker, code.name).inc()
         self.metrics.request_seconds.labels(endpoint, method, ranker).observe(seconds, record.exemplar())
+        if entry.role:
+            self.metrics.version_requests.labels(ranker, entry.role, code.name).inc()
+            self.metrics.version_seconds.labels(ranker, entry.role).observe(seconds, record.exemplar())
         if key:
             self.metrics.key_requests.labels(key, code.name).inc()
         left_out: int | None = 0
         if code is not grpc.StatusCode.OK:
-            left_out = self._line_rate.left_out((caller.account, code, record.facts.get("reason")))
+            left_out = self._line_rate.left_out((entry.caller.account, code, record.facts.get("reason")))
         elif random.random() >= self.ok_sample:
             left_out = None
         is_logged = left_out is not None

@@ -67,6 +67,10 @@ class BesideLoader:
             raise
         return scorer
 
+    def is_asked_for(self, scorer: Scorer) -> bool:
+        """Whether an index encodes its queries with a ranker."""
+        return any(member.name in self._encoders.asked for member in scorer.members)
+
     async def release(self, scorer: Scorer) -> None:
         """Free a loaded ranker that never got calls."""
         for member in scorer.members:

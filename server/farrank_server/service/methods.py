@@ -68,6 +68,7 @@ class RerankService:
             caller.spending() as spending,
             self._engine.holding(call) as scorer,
         ):
+            entry.role = self._engine.versions.role_of(scorer)
             given = await validate.documents_of(request, self._limits)
             response = pb.RerankResponse()
             answers.describe_scoring(response, scorer, request.options)
@@ -116,6 +117,7 @@ class RerankService:
             caller.spending() as spending,
             self._engine.holding(call) as scorer,
         ):
+            entry.role = self._engine.versions.role_of(scorer)
             validate.check_search(request, self._limits)
             index = opened.first_stages.find(caller.index(request.index, opened.names))
             response = pb.SearchAndRerankResponse(index=index.name)

@@ -1,23 +1,38 @@
-"""The loaded rankers, and their replacement without dropping a call."""
+"""The loaded rankers, and their changes without dropping a call."""
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from farrank_server.config.schema import RankerConfig
+from farrank_calls.errors import FailedPrecondition, NotFound
+from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.engine.engine import Engine
-from farrank_server.engine.loaded.ranker import LoadedRanker
-from farrank_server.engine.ranker_metrics import hide_version, show_ranker
+from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
+from farrank_server.engine.ranker_metrics import (
+    hide_ranker,
+    hide_version,
+    show_comparison,
+    show_memory,
+    show_ranker,
+)
+from farrank_server.engine.versions import Canary
 from farrank_server.metrics import Endpoint, Metrics
+from farrank_server.service.comparison import Comparison, Trial, compare
 from farrank_server.service.indexes import Indexes
 from farrank_server.service.loading_beside import BesideLoader
+from farrank_server.service.memory_budget import MemoryBudget
 from farrank_settings.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-# A ranker's configuration, and the path, size, time and number of each of its files.
-Source = tuple[RankerConfig, Collection[tuple[str, int, int, int]]]
+# The path, size, time and number of each file of a ranker.
+Files = Collection[tuple[str, int, int, int]]
+Source = tuple[RankerConfig, Files]
+
+# The metrics of a ranker that has gone stay so long, which is several scrapes.
+HIDE_AFTER_S = 120.0
 
 
 def sources(rankers: Mapping[str, RankerConfig]) -> dict[str, Source]:
@@ -42,38 +57,53 @@ def _files(folder: Path) -> list[tuple[str, int, int, int]]:
 
 
 class Rankers:
-    """The loaded rankers, which `reload` replaces. Calls in flight finish with those with which they began.
+    """The loaded rankers, and every change of them. Calls in flight finish with those with which they began.
 
-    `loaded_from` is what `sources` noted before the rankers were loaded. Belongs to the event loop.
+    `loaded_from` is what `sources` noted before the rankers were loaded; their names are the configured ones.
+    `show_names` is called after names have come or gone. Belongs to the event loop.
     """
 
     def __init__(
         self,
+        config: ServerConfig,
         loaded_from: Mapping[str, Source],
         loader: BesideLoader,
         engine: Engine,
         indexes: Indexes,
         metrics: Metrics,
         endpoints: Collection[Endpoint],
+        show_names: Callable[[Collection[str]], None] = lambda names: None,
     ) -> None:
+        self._limits, self._default = config.limits, config.default_ranker
         self._loaded_from = dict(loaded_from)
-        self._loader, self._versions, self._indexes = loader, engine.versions, indexes
-        self._metrics, self._endpoints = metrics, endpoints
+        self._configured = frozenset(loaded_from)
+        self._canaries_from: dict[str, Source] = {}
+        self._loader, self._engine, self._versions, self._indexes = loader, engine, engine.versions, indexes
+        self._budget = MemoryBudget(config.limits.max_ranker_bytes, engine.versions)
+        self._metrics, self._endpoints, self._show_names = metrics, endpoints, show_names
         self._changing = asyncio.Lock()
         self._versions.on_free.append(self._freed)
-        for name in loaded_from:
-            for outcome in ("done", "failed"):
-                metrics.ranker_swaps.labels(name, outcome)
         for scorer in engine.rankers.values():
             show_ranker(metrics, scorer, endpoints)
+        for name in loaded_from:
+            self._show_new(name)
+        show_memory(metrics, self._budget.total, config.limits.max_ranker_bytes)
+
+    @property
+    def entries(self) -> dict[str, RankerConfig]:
+        """The entries from which the rankers are loaded now, by name, without those of canaries."""
+        return {name: entry for name, (entry, _) in self._loaded_from.items()}
 
     async def reload(self, wanted: Mapping[str, RankerConfig]) -> None:
-        """Replace each ranker whose configuration or files have changed, one after the other.
+        """Return to the configuration: replace each ranker whose entry or files differ, one after the other.
 
-        A ranker that cannot be loaded stays as it is. Raises: ConfigError with the problems of all of them.
+        Canaries end. A ranker that cannot be loaded stays as it is.
+        Raises: ConfigError with the problems of all of them.
         """
         problems: list[str] = []
         async with self._changing:
+            for name in list(self._canaries_from):
+                self._end_canary(name)
             now = await asyncio.to_thread(sources, wanted)
             if list(now) != list(self._loaded_from):
                 log.warning("rankers that were added, removed or moved take effect after a restart")
@@ -81,28 +111,202 @@ class Rankers:
                 if self._loaded_from.get(name, source) == source:
                     continue
                 try:
-                    await self._replace(name, source[0])
+                    await self._replace(name, source)
                 except Exception as error:
-                    self._metrics.ranker_swaps.labels(name, "failed").inc()
-                    log.error("ranker %s was not replaced: %s", name, error)
-                    problems += (
-                        error.problems if isinstance(error, ConfigError) else [f"rankers.{name}: {error}"]
-                    )
-                else:
-                    self._loaded_from[name] = source
-                    self._metrics.ranker_swaps.labels(name, "done").inc()
+                    problems += _problems(name, error)
         if problems:
             raise ConfigError(*problems)
 
-    async def _replace(self, name: str, source: RankerConfig) -> None:
-        """Load a ranker beside the one that serves, then give it all further calls. Raises: ConfigError."""
-        scorer = await self._loader.load(name, source)
-        before = self._versions.rankers[name].version
-        self._versions.swap(scorer)
+    async def load(self, name: str, entry: RankerConfig) -> Scorer:
+        """Load a ranker, warm it up, and serve it under a new name.
+
+        Raises: ConfigError; FailedPrecondition if the name is taken or there is no room.
+        """
+        async with self._changing:
+            if name in self._versions.rankers:
+                raise FailedPrecondition(f"name: a ranker {name} is loaded; swap it, or unload it first")
+            scorer, source = await self._loaded(name, entry)
+            self._versions.add(scorer)
+            self._loaded_from[name] = source
+            self._versions.gone.pop(name, None)
+            show_ranker(self._metrics, scorer, self._endpoints)
+            self._show_new(name)
+            self._show_names(self._loaded_from)
+            log.info("ranker %s: version %s is loaded", name, scorer.version)
+            return scorer
+
+    async def unload(self, name: str) -> None:
+        """Serve a ranker no longer. Calls that have come finish, and its memory is freed after the last.
+
+        Raises: NotFound; FailedPrecondition if calls without a name or an index need it.
+        """
+        async with self._changing:
+            self._check_loaded(name)
+            if name == self._default:
+                raise FailedPrecondition(f"name: {name} is the default ranker; calls that name none get it")
+            if self._loader.is_asked_for(self._versions.rankers[name]):
+                raise FailedPrecondition(f"name: an index encodes its queries with {name}")
+            self._remove(name, "it was unloaded")
+
+    async def swap(self, name: str, entry: RankerConfig, trial: Trial | None = None) -> Comparison | None:
+        """Load a version, hold it to a trial, and give it all further calls.
+
+        Raises: NotFound; ConfigError; FailedPrecondition if it is refused or there is a canary. The old one
+        then serves.
+        """
+        async with self._changing:
+            self._check_loaded(name)
+            self._check_no_canary(name)
+            source = await asyncio.to_thread(sources, {name: entry})
+            return await self._replace(name, source[name], trial)
+
+    async def begin_canary(
+        self, name: str, entry: RankerConfig, share: float, trial: Trial | None = None
+    ) -> Comparison | None:
+        """Load a version, hold it to a trial, and give it a share of the calls.
+
+        Raises: NotFound; ConfigError; FailedPrecondition if it is refused or there is a canary.
+        """
+        async with self._changing:
+            self._check_loaded(name)
+            self._check_no_canary(name)
+            scorer, source = await self._loaded(name, entry)
+            return await self._begin_canary(scorer, source, share, trial)
+
+    async def change_share(self, name: str, share: float) -> None:
+        """Give a canary another share of the calls. Raises: NotFound if there is none."""
+        async with self._changing:
+            self._check_canary(name)
+            self._change_share(name, share)
+
+    async def promote(self, name: str) -> None:
+        """Give all further calls to the canary. Raises: NotFound if there is none."""
+        async with self._changing:
+            self._check_canary(name)
+            self._promote(name)
+
+    async def end_canary(self, name: str) -> None:
+        """Give all further calls to the version that serves. Raises: NotFound if there is no canary."""
+        async with self._changing:
+            self._check_canary(name)
+            self._end_canary(name)
+
+    async def _replace(self, name: str, source: Source, trial: Trial | None = None) -> Comparison | None:
+        """Load a version beside the one that serves, then give it all further calls. Counts the outcome.
+
+        Raises: as `swap`.
+        """
+        try:
+            scorer, source = await self._loaded(name, *source, replaced=self._versions.rankers[name])
+            found = await self._begin_canary(scorer, source, 0.0, trial)
+        except Exception as error:
+            self._metrics.ranker_swaps.labels(name, "failed").inc()
+            log.error("ranker %s was not replaced: %s", name, error)
+            raise
+        self._promote(name)
+        return found
+
+    async def _loaded(
+        self, name: str, entry: RankerConfig, files: Files | None = None, replaced: Scorer | None = None
+    ) -> tuple[Scorer, Source]:
+        """Load a version, and make room for it. Raises: ConfigError; FailedPrecondition."""
+        if files is None:
+            _, files = (await asyncio.to_thread(sources, {name: entry}))[name]
+        scorer = await self._loader.load(name, entry)
+        try:
+            by_name = self._loaded_from.keys() - self._configured
+            leaving = self._budget.leaving_for(scorer, replaced, by_name)
+        except FailedPrecondition:
+            await self._loader.release(scorer)
+            raise
+        for each in leaving:
+            self._remove(each, f"it left to make room for {name} (limits.max_ranker_bytes)")
+        return scorer, (entry, files)
+
+    async def _begin_canary(
+        self, scorer: Scorer, source: Source, share: float, trial: Trial | None
+    ) -> Comparison | None:
+        name = scorer.name
+        self._versions.begin_canary(Canary(scorer, 0.0))
+        self._canaries_from[name] = source
         show_ranker(self._metrics, scorer, self._endpoints)
-        log.info("ranker %s: version %s has replaced %s", name, scorer.version, before)
+        found = None
+        try:
+            if trial is not None:
+                old = self._versions.rankers[name]
+                found = await compare(self._engine, self._limits, old, scorer, trial.recorded)
+                show_comparison(self._metrics, name, found.tau, found.latency_ratio)
+                trial.check(found)
+        except BaseException:
+            self._end_canary(name)
+            raise
+        self._change_share(name, share)
+        return found
+
+    def _change_share(self, name: str, share: float) -> None:
+        self._versions.change_share(name, share)
+        self._metrics.canary_share.labels(name).set(share)
+        version = self._versions.canaries[name].scorer.version
+        log.info("ranker %s: version %s gets %.4g of the calls", name, version, share)
+
+    def _promote(self, name: str) -> None:
+        before = self._versions.rankers[name].version
+        self._versions.promote(name)
+        self._loaded_from[name] = self._canaries_from.pop(name)
+        self._metrics.canary_share.labels(name).set(0)
+        self._metrics.ranker_swaps.labels(name, "done").inc()
+        log.info("ranker %s: version %s has replaced %s", name, self._versions.rankers[name].version, before)
+
+    def _end_canary(self, name: str) -> None:
+        del self._canaries_from[name]
+        self._metrics.canary_share.labels(name).set(0)
+        log.info("ranker %s: canary %s ends", name, self._versions.canaries[name].scorer.version)
+        self._versions.end_canary(name)
+
+    def _remove(self, name: str, why: str) -> None:
+        if name in self._canaries_from:
+            self._end_canary(name)
+        del self._loaded_from[name]
+        self._versions.remove(name, why)
+        self._show_names(self._loaded_from)
+        log.info("ranker %s is served no longer: %s", name, why)
+
+    def _check_loaded(self, name: str) -> None:
+        if name not in self._loaded_from:
+            why = f", {gone}" if (gone := self._versions.gone.get(name)) else ""
+            loaded = ", ".join(self._loaded_from)
+            raise NotFound(f"name: no ranker {name[:100]!r} is loaded{why}; loaded are: {loaded}")
+
+    def _check_no_canary(self, name: str) -> None:
+        if name in self._canaries_from:
+            version = self._versions.canaries[name].scorer.version
+            raise FailedPrecondition(
+                f"name: ranker {name} has the canary {version}; give it all calls, or end it first"
+            )
+
+    def _check_canary(self, name: str) -> None:
+        self._check_loaded(name)
+        if name not in self._canaries_from:
+            raise NotFound(f"name: ranker {name} has no canary; name a source to begin one")
+
+    def _show_new(self, name: str) -> None:
+        for outcome in ("done", "failed"):
+            self._metrics.ranker_swaps.labels(name, outcome)
+        self._metrics.canary_share.labels(name).set(0)
+        show_comparison(self._metrics, name, math.nan, math.nan)
 
     def _freed(self, ranker: LoadedRanker) -> None:
         self._indexes.remove(ranker)
         hide_version(self._metrics, ranker, self._versions.members())
         log.info("ranker %s: version %s is freed after its last call", ranker.name, ranker.version)
+        if ranker.name not in self._versions.rankers:
+            # The counts of the last calls are read before.
+            asyncio.get_running_loop().call_later(HIDE_AFTER_S, self._hide, ranker.name)
+
+    def _hide(self, name: str) -> None:
+        if name not in self._versions.rankers:
+            hide_ranker(self._metrics, name)
+
+
+def _problems(name: str, error: Exception) -> Sequence[str]:
+    return error.problems if isinstance(error, ConfigError) else [f"rankers.{name}: {error}"]

@@ -18,6 +18,7 @@ class Ranker:
     name: str
     version: str
     calls: int = 0
+    used_s: float = 0.0
     similarity: str | None = None
 
     @property
@@ -129,7 +130,7 @@ def test_an_ensemble_has_its_members_beside_it() -> None:
     assert versions.find("both/a", "2") is cast(Scorer, new.members[0])
     versions.promote("both")
     assert freed == [*old.members]
-    versions.remove("both")
+    versions.remove("both", "it was unloaded")
     assert list(versions.rankers) == list(versions.loaded) == ["it"]
     assert freed == [*old.members, *new.members]
 
@@ -142,10 +143,10 @@ def test_a_ranker_comes_and_goes_by_name_with_its_canary() -> None:
     versions.add(cast(Scorer, added))
     assert versions.bi_encoder("more") is cast(LoadedRanker, added)
     versions.begin_canary(canary(Ranker("more", "2"), 0.5))
-    versions.remove("more")
+    versions.remove("more", "it was unloaded")
     assert [each.version for each in freed] == ["2", "1"]
     assert not versions.canaries
-    with pytest.raises(NotFound, match="known are: it"):
+    with pytest.raises(NotFound, match="no ranker 'more' here, it was unloaded; known are: it"):
         versions.find("more")
     with pytest.raises(NotFound, match="no bi-encoder 'more' here; known are: none"):
         versions.bi_encoder("more")

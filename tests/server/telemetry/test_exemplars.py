@@ -11,6 +11,7 @@ from support.keyed_endpoints import Endpoints
 
 LEAD = {
     "farrank_request_duration_seconds",
+    "farrank_version_duration_seconds",
     "farrank_stage_duration_seconds",
     "farrank_first_stage_duration_seconds",
 }

@@ -1,5 +1,6 @@
 """A loaded ranker with everything that its calls need, and an ensemble of rankers that acts as one."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -40,7 +41,7 @@ class LoadedRanker:
     `capabilities` here. `load` makes a new runtime; at the start it took `load_s`. `probe` is an input known
     to be good. `runtime_reason` says why this runtime was chosen. `parity` says how closely an export matches
     its ranker. `depth` is that of calls that ask for none. `key` tells versions of one name apart inside the
-    engine. `calls` counts the calls that use the ranker now.
+    engine. `calls` counts the calls that use the ranker now; the last one ended at `used_s`.
     """
 
     name: str
@@ -63,6 +64,7 @@ class LoadedRanker:
     depth: DepthConfig = field(default_factory=DepthConfig)
     key: str = ""
     calls: int = 0
+    used_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         """Give the only version of a name the name as its key."""
