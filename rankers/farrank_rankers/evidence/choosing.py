@@ -52,13 +52,14 @@ class ReadDocument(NamedTuple):
     chunks: Sequence[Span]
 
 
-def chosen(query: str, documents: Sequence[ReadDocument]) -> Generator[None, None, list[list[ScoredSpan]]]:
+def chosen(
+    terms: QueryTerms, documents: Sequence[ReadDocument]
+) -> Generator[None, None, list[list[ScoredSpan]]]:
     """Choose the sentences of each document, best first; yield after each document.
 
     Sentences that have nothing of the query follow in the order of their chunks. At least one sentence is of
     the best chunk, if that has any.
     """
-    terms = QueryTerms(query, [each.document.text for each in documents])
     found = []
     for first in range(0, len(documents), _TOGETHER):
         some, near = documents[first : first + _TOGETHER], []

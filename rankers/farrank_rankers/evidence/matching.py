@@ -52,9 +52,8 @@ class QueryTerms:
     """
 
     def __init__(self, query: str, texts: Sequence[str]) -> None:
-        words = dict.fromkeys(
-            word for each in WordBreaker(query.lower(), "en") for word in _WORD.findall(each)
-        )
+        small = query.lower().replace("i\u0307", "i")  # of `İ`, as in texts
+        words = dict.fromkeys(word for each in WordBreaker(small, "en") for word in _WORD.findall(each))
         known = list(words)[:_MOST_WORDS]
         terms = [Term(word, True) for word in known]
         terms += [Term(word[:_STEM], False) for word in known if len(word) >= _SHORTEST_STEM]
@@ -74,22 +73,21 @@ class QueryTerms:
         ]
         length = _SAMPLED_CHARACTERS // max(1, len(texts))
         sample = "\n".join(text[:length] for text in texts)
-        having = self._counts([sample])[0].tolist()
+        having = self._counts([sample], _lengths([sample]))[0].tolist()
         weights = np.array([_idf(len(sample) / _USUAL_CHARACTERS, each) for each in having])
         self.weights = weights / weights.sum()
 
     def values(self, sentences: Sequence[str]) -> list[float]:
         """Compute the share of the query that each sentence has, between 0 and 1."""
-        counts = self._counts(sentences)
-        characters = np.array([len(each) for each in sentences])
+        characters = _lengths(sentences)
+        counts = self._counts(sentences, characters)
         longer = _K1 * (1 - _B + _B * characters / _USUAL_CHARACTERS)  # (N,)
         values: list[float] = (counts / (counts + longer[:, None]) @ self.weights).tolist()
         return values
 
-    def _counts(self, sentences: Sequence[str]) -> NDArray[np.int64]:
-        """Count the terms of each sentence. Shapes: N -> (N, T)."""
-        small = [" " + each.lower() for each in sentences]
-        letters = _bytes_of("".join(small) + " " * _LETTERS)
+    def _counts(self, sentences: Sequence[str], characters: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the terms of each sentence. Shapes: N, (N,) -> (N, T)."""
+        letters = _bytes_of(" " + " ".join(sentences) + " " * _LETTERS)
         is_space = letters == _SPACE
         begins = np.flatnonzero(is_space[:-1] & ~is_space[1:]) + 1  # (W,), of words
         # Eight letters from each character on, without a copy.
@@ -100,31 +98,43 @@ class QueryTerms:
         # With two dimensions, `nonzero` takes six times as long.
         found = np.flatnonzero(numbers[:, None] & self._masks == self._numbers)
         word, term = np.divmod(found, max(1, terms))
-        ends = np.cumsum(list(map(len, small)))
+        ends = np.cumsum(characters + 1)  # each with the space before it
         of_sentences = np.searchsorted(ends, begins[word], side="right")
         flat = np.bincount(of_sentences * terms + term, minlength=len(sentences) * terms)
         counts = flat.reshape(len(sentences), terms)
         for place, its_letters in self._unspaced:
-            counts[:, place] = [each.count(its_letters) for each in small]
+            counts[:, place] = [each.count(its_letters) for each in sentences]
         return counts
 
 
-def _bytes_of(small: str) -> NDArray[np.uint8]:
-    """Write each character of a text in small letters as a byte: a space if it is none of a word's."""
-    if small.isascii():
-        return np.frombuffer(small.encode().translate(_letters()[:256].tobytes()), dtype=np.uint8)
-    codes = np.frombuffer(small.encode("utf-32-le", errors="replace"), dtype="<u4")
+def _lengths(sentences: Sequence[str]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+
+
+def _bytes_of(text: str) -> NDArray[np.uint8]:
+    """Write each character of a text as a byte: that of its small letter, or a space if it is none of a word's."""
+    if text.isascii():
+        return np.frombuffer(text.encode().translate(_ascii_letters()), dtype=np.uint8)
+    codes = np.frombuffer(text.encode("utf-32-le", errors="replace"), dtype="<u4")
     return _letters()[np.minimum(codes, len(_letters()) - 1)]
 
 
 @cache
+def _ascii_letters() -> bytes:
+    return _letters()[:256].tobytes()
+
+
+@cache
 def _letters() -> NDArray[np.uint8]:
-    """The byte of each character. Those of one script are as far apart as its letters are."""
-    codes = np.arange(2**16)
-    found = np.full(len(codes), _SPACE, dtype=np.uint8)
-    for word in _WORD.finditer("".join(map(chr, codes))):
-        own = codes[word.start() : word.end()]
-        found[own] = np.where(own < 128, own, own % 128 + 128)
+    """The byte of each character. Those of one script are as far apart as its small letters are."""
+    characters = list(map(chr, range(2**16)))
+    # One letter each: the small form of `İ` has a mark, too. Greek has another sigma at the end of a word.
+    small = np.array([ord(each.lower()[0]) for each in characters])
+    small[ord("ς")] = ord("σ")
+    found = np.full(len(small), _SPACE, dtype=np.uint8)
+    for word in _WORD.finditer("".join(characters)):
+        own = small[word.start() : word.end()]
+        found[word.start() : word.end()] = np.where(own < 128, own, own % 128 + 128)
     return found
 
 

@@ -16,6 +16,7 @@ from farrank_indexes.stored_documents import Cut, Spans, StoredTexts
 from farrank_rankers.aggregate import SCORE_DECIMALS
 from farrank_rankers.ensemble import mean_score
 from farrank_rankers.evidence.choosing import DocumentText
+from farrank_rankers.evidence.matching import QueryTerms
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.batcher import QueueItem
@@ -102,8 +103,9 @@ class RerankCall:
     None means each ranker's own. With `comparable_scores` the scores of all rounds compare. `instruction` is
     the task in the rankers' formats; empty means their own. With `token_matches`, the best `top_n` documents
     (None: all) have them. `texts` receives the texts stored with an index, by the document's number, while
-    the query is encoded; None if they are not wanted. `version` is the begin of the version asked for.
-    `scorer` is the version that answers, from the moment that the engine finds it.
+    the query is encoded, and `terms` the query's terms once all texts are there; `texts` is None if they are
+    not wanted. `version` is the beginning of the version that is asked for. `scorer` is the version that
+    answers, from the moment that the engine finds it.
     """
 
     ranker: str
@@ -120,6 +122,7 @@ class RerankCall:
     token_matches: bool = False
     top_n: int | None = None
     texts: dict[int, DocumentText] | None = None
+    terms: QueryTerms | None = None
     version: str = ""
     scorer: Scorer | None = None
 

@@ -17,6 +17,7 @@ from farrank_calls.fairness.reader_threads import TICK_S, ReaderHung, ReaderThre
 from farrank_indexes.stored_documents import Cut, EncodedDocument, StoredTokens
 from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.errors import ReadingStopped, SpecError
+from farrank_rankers.evidence.matching import QueryTerms
 from farrank_rankers.reader import ChunkFramer, Reader
 from farrank_rankers.token_vectors import compared_places
 from farrank_rankers.tokens import TokenizedText
@@ -390,7 +391,7 @@ def _stored(call: ActiveCall, source: Source, index: int) -> EncodedDocument:
 
 
 def _read_texts(call: RerankCall, indices: Sequence[int]) -> Steps[None]:
-    """Read the stored texts of documents if the call wants them, while the device encodes."""
+    """Read the stored texts of documents if the call wants them, while the device encodes the query."""
     if (texts := call.texts) is None:
         return
     for index in indices:
@@ -398,6 +399,9 @@ def _read_texts(call: RerankCall, indices: Sequence[int]) -> Steps[None]:
         if stored is not None and index not in texts:
             yield
             texts[index] = stored.read(call.documents[index].place)
+    if len(texts) == len(call.documents):
+        yield
+        call.terms = QueryTerms(call.query, [each.text for each in texts.values()])
 
 
 def _asked(ranker: LoadedRanker, call: RerankCall) -> Steps[tuple[Reader, TokenizedText]]:

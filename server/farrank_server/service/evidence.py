@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_rankers.evidence.choosing import CHUNKS, DocumentText, ReadDocument, ScoredSpan, Span, chosen
+from farrank_rankers.evidence.matching import QueryTerms
 from farrank_rankers.evidence.packing import (
     COMPETING,
     RankedDocument,
@@ -58,10 +59,10 @@ async def add_evidence(
         if options.evidence == pb.EVIDENCE_UNIT_SENTENCES:
             best = response.results[: options.evidence_documents or DEFAULT_DOCUMENTS]
             chunks = [_best_chunks(result.documents[each.index]) for each in best]
-            read = [call.texts[each.index] for each in best if call.texts and each.index in call.texts]
             characters = sum(end - start for its in chunks for start, end in its)
-            if len(read) == len(best) and characters < INLINE_CHARACTERS:
-                found = _at_once(_sentences(call.query, read, chunks))
+            if call.texts and call.terms and characters < INLINE_CHARACTERS:
+                read = [call.texts[each.index] for each in best]
+                found = _at_once(_sentences(call.terms, read, chunks))
             else:
                 reading = await _reading(opened, call, best, named)
                 found = await engine.beside(call, _sentences_of(call.query, reading, chunks))
@@ -78,14 +79,15 @@ def _sentences_of(
 ) -> Steps[list[list[tuple[ScoredSpan, str]]]]:
     """Read documents and choose their sentences."""
     read = yield from reading
-    return (yield from _sentences(query, read, chunks))
+    terms = QueryTerms(query, [each.text for each in read])
+    return (yield from _sentences(terms, read, chunks))
 
 
 def _sentences(
-    query: str, read: Sequence[DocumentText], chunks: Sequence[Sequence[Span]]
+    terms: QueryTerms, read: Sequence[DocumentText], chunks: Sequence[Sequence[Span]]
 ) -> Steps[list[list[tuple[ScoredSpan, str]]]]:
     """Choose the sentences of documents, each with its text."""
-    found = yield from chosen(query, [ReadDocument(*each) for each in zip(read, chunks, strict=True)])
+    found = yield from chosen(terms, [ReadDocument(*each) for each in zip(read, chunks, strict=True)])
     return [_with_texts(*each) for each in zip(read, found, strict=True)]
 
 

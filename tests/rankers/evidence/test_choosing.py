@@ -14,6 +14,7 @@ from farrank_rankers.evidence.choosing import (
     chosen,
     sentences_of,
 )
+from farrank_rankers.evidence.matching import QueryTerms
 from farrank_rankers.evidence.sentences import sentences
 
 
@@ -32,7 +33,7 @@ def choose(query: str, *documents: tuple[str, Sequence[Span]]) -> list[list[Scor
 
 
 def taken(query: str, documents: Sequence[ReadDocument]) -> list[list[ScoredSpan]]:
-    steps = chosen(query, documents)
+    steps = chosen(QueryTerms(query, [each.document.text for each in documents]), documents)
     while True:
         try:
             next(steps)

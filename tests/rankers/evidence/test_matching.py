@@ -34,6 +34,9 @@ def test_a_form_of_a_word_counts_less_than_the_word() -> None:
         ("दिल्ली कहाँ है", "वह दिल्ली में है।"),
         ("don't", "They don’t, I don't"),
         ("os.path", "use path.join"),
+        ("istanbul", "İSTANBUL, İstanbul"),
+        ("İstanbul", "istanbul"),
+        ("οδός", "ΟΔΌΣ"),
     ],
 )
 def test_words_are_found_in_every_script(query: str, text: str) -> None:
