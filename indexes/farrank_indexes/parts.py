@@ -208,7 +208,7 @@ class OpenPart:
         """Open a file of rows of `width` values. Raises: ConfigError if it does not have `length` values."""
         return FlatFile(*self._checked(name, dtype, length), width)
 
-    def mapped(self, name: str, dtype: str, length: int, width: int) -> MappedFile:
+    def mapped(self, name: str, dtype: str, length: int | None, width: int) -> MappedFile:
         """Map a file of rows of `width` values. Raises: as `array`."""
         return MappedFile(*self._checked(name, dtype, length), width)
 

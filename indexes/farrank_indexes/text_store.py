@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from farrank_indexes.parts import FlatFile, PartWriter, damaged, open_parts, read_store_manifest
+from farrank_indexes.parts import MappedFile, PartWriter, damaged, open_parts, read_store_manifest
 from farrank_rankers.evidence.choosing import DocumentText
 from farrank_rankers.evidence.sentences import sentences
 from farrank_settings.errors import ConfigError
@@ -78,9 +78,9 @@ class _Part:
     """The documents from a place on. Shapes: ends (N, 2), texts (bytes,), sentences (S, 2)."""
 
     first: int
-    ends: FlatFile
-    texts: FlatFile
-    sentences: FlatFile
+    ends: MappedFile
+    texts: MappedFile
+    sentences: MappedFile
 
 
 class TextStore:
@@ -94,9 +94,9 @@ class TextStore:
         self.manifest = read_store_manifest(folder, _MANIFEST, _FORMAT, index_id)
         self._parts: list[_Part] = []
         for part in open_parts(folder, self.manifest, verify=verify):
-            ends = part.array("ends.i64", "<i8", 2 * part.documents, 2)
-            texts = part.array("texts.utf8", "u1")
-            bounds = part.array("sentences.u32", "<u4", width=2)
+            ends = part.mapped("ends.i64", "<i8", 2 * part.documents, 2)
+            texts = part.mapped("texts.utf8", "u1", None, 1)
+            bounds = part.mapped("sentences.u32", "<u4", None, 2)
             places = ends[:]
             if (np.diff(places, axis=0, prepend=0) < 0).any() or [*places[-1]] != [len(texts), len(bounds)]:
                 raise damaged(part.folder / "ends.i64", "its places do not fit the other files")
@@ -118,4 +118,5 @@ class TextStore:
             text = str(part.texts[first:end].data, "utf-8")
         except UnicodeDecodeError as error:
             raise ConfigError(f"{self._folder}: the document at place {place} is damaged") from error
-        return DocumentText(text, part.sentences[first_sentence:end_sentence])
+        # A copy: the rows of a file that is truncated later must not be used.
+        return DocumentText(text, part.sentences[first_sentence:end_sentence].copy())

@@ -5,6 +5,7 @@ vectors, and more often than the ranker's own score of each sentence or of the c
 (docs/decisions/0072).
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterator, Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple
@@ -71,14 +72,15 @@ def chosen(
             for (document, _), its in zip(some, near, strict=True)
             for start, end in its
         ]
-        values = iter(terms.values(texts))
+        values = terms.values(texts)
         for its in near:
-            ranked = sorted((-next(values), chunk, *span) for span, chunk in its.items())
+            own, values = values[: len(its)], values[len(its) :]
+            ranked = sorted(zip([-value for value in own], its.values(), its, strict=True))
             kept = ranked[:SENTENCES]
-            if ranked and all(chunk for _, chunk, _, _ in kept):
+            if ranked and all(chunk for _, chunk, _ in kept):
                 # A reader asks why this document stands here: the best chunk has a sentence, too.
                 kept[-1:] = [each for each in ranked if each[1] == 0][:1] or kept[-1:]
-            found.append([ScoredSpan(start, end, -negative) for negative, _, start, end in kept])
+            found.append([ScoredSpan(*span, -negative) for negative, _, span in kept])
     return found
 
 
@@ -109,8 +111,12 @@ def _mostly_inside(near: Sequence[Span], chunk: Span) -> Sequence[Span]:
     """Drop the first and the last of a chunk's sentences if most of it lies outside, unless none is left."""
     if not near:
         return near
-    first, last = (2 * _overlap(span, chunk) < span[1] - span[0] for span in (near[0], near[-1]))
+    first, last = _mostly_outside(near[0], chunk), _mostly_outside(near[-1], chunk)
     return near[first : len(near) - last] or near
+
+
+def _mostly_outside(span: Span, chunk: Span) -> bool:
+    return 2 * _overlap(span, chunk) < span[1] - span[0]
 
 
 def _overlapping(document: DocumentText, chunks: Sequence[Span]) -> Iterator[Sequence[Span]]:
@@ -118,12 +124,12 @@ def _overlapping(document: DocumentText, chunks: Sequence[Span]) -> Iterator[Seq
     if document.bounds is None:
         yield from (_around(document.text, chunk) for chunk in chunks)
         return
-    marks = np.array([(start + 1, end) for start, end in chunks], dtype=document.bounds.dtype)
-    # Starts and ends alternate and rise: one search finds the first end after a chunk's start, and the first
-    # start that is not before its end.
-    places = document.bounds.ravel().searchsorted(marks.ravel()).tolist()
-    for first, last in zip(places[::2], places[1::2], strict=True):
-        yield list(map(tuple, document.bounds[first // 2 : (last + 1) // 2].tolist()))
+    # Starts and ends alternate and rise. A few searches in a buffer take less than numpy's calls.
+    places = document.bounds.data.cast("B").cast("I")
+    for start, end in chunks:
+        first, last = bisect_right(places, start) // 2, (bisect_left(places, end) + 1) // 2
+        near = iter(places[2 * first : 2 * last].tolist())
+        yield list(zip(near, near, strict=True))
 
 
 def _around(text: str, chunk: Span) -> list[Span]:

@@ -53,7 +53,9 @@ class QueryTerms:
 
     def __init__(self, query: str, texts: Sequence[str]) -> None:
         small = query.lower().replace("i\u0307", "i")  # of `İ`, as in texts
-        words = dict.fromkeys(word for each in WordBreaker(small, "en") for word in _WORD.findall(each))
+        # ICU needs as long as all else here, and finds no other words in ASCII.
+        parts = (small,) if small.isascii() else WordBreaker(small, "en")
+        words = dict.fromkeys(word for each in parts for word in _WORD.findall(each))
         known = list(words)[:_MOST_WORDS]
         terms = [Term(word, True) for word in known]
         terms += [Term(word[:_STEM], False) for word in known if len(word) >= _SHORTEST_STEM]
@@ -82,7 +84,11 @@ class QueryTerms:
         characters = _lengths(sentences)
         counts = self._counts(sentences, characters)
         longer = _K1 * (1 - _B + _B * characters / _USUAL_CHARACTERS)  # (N,)
-        values: list[float] = (counts / (counts + longer[:, None]) @ self.weights).tolist()
+        found = np.flatnonzero(counts)
+        sentence, term = np.divmod(found, max(1, len(self.terms)))
+        frequency = counts.ravel()[found]
+        shares = self.weights[term] * frequency / (frequency + longer[sentence])
+        values: list[float] = np.bincount(sentence, shares, minlength=len(sentences)).tolist()
         return values
 
     def _counts(self, sentences: Sequence[str], characters: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -112,11 +118,11 @@ def _lengths(sentences: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _bytes_of(text: str) -> NDArray[np.uint8]:
-    """Write each character of a text as a byte: that of its small letter, or a space if it is none of a word's."""
+    """Write each character of a text as the byte of its small letter, or as a space."""
     if text.isascii():
         return np.frombuffer(text.encode().translate(_ascii_letters()), dtype=np.uint8)
     codes = np.frombuffer(text.encode("utf-32-le", errors="replace"), dtype="<u4")
-    return _letters()[np.minimum(codes, len(_letters()) - 1)]
+    return _letters().take(codes, mode="clip")
 
 
 @cache

@@ -67,8 +67,8 @@ async def add_evidence(
                 reading = await _reading(opened, call, best, named)
                 found = await engine.beside(call, _sentences_of(call.query, reading, chunks))
             for each, sentences in zip(best, found, strict=True):
-                for sentence, text in sentences:
-                    each.sentences.add(text=text, **sentence._asdict())
+                for (start, end, score), text in sentences:
+                    each.sentences.add(start=start, end=end, score=score, text=text)
         if options.context_tokens:
             await _add_context(engine, opened, call, result, named, options.context_tokens, response)
     response.timings.evidence_ns = round((time.monotonic() - started_s) * 1e9)
@@ -199,6 +199,8 @@ async def _reading(
 
 def _best_chunks(document: ScoredDocument) -> list[Span]:
     """The characters of a document's best chunks, the best first; of equal ones the earlier."""
-    scores = document.chunk_scores
-    best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:CHUNKS]
-    return [(start, end) for start, end in document.spans[best].tolist()]
+    scores, best = document.chunk_scores, list[int]()
+    for score in sorted(scores, reverse=True)[:CHUNKS]:
+        equal = best and scores[best[-1]] == score
+        best.append(scores.index(score, best[-1] + 1 if equal else 0))
+    return [tuple(document.spans[place].tolist()) for place in best]
