@@ -125,7 +125,7 @@ def _overlapping(document: DocumentText, chunks: Sequence[Span]) -> Iterator[Seq
         yield from (_around(document.text, chunk) for chunk in chunks)
         return
     # Starts and ends alternate and rise. A few searches in a buffer take less than numpy's calls.
-    places = document.bounds.data.cast("B").cast("I")
+    places = document.bounds.ravel().data
     for start, end in chunks:
         first, last = bisect_right(places, start) // 2, (bisect_left(places, end) + 1) // 2
         near = iter(places[2 * first : 2 * last].tolist())
