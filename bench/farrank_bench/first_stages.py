@@ -63,18 +63,30 @@ class JudgedCollection:
 
 def test_sets(data: Path | None) -> Iterator[JudgedCollection]:
     """Find the test sets: the demo's own, and those of a folder of public ones."""
+    yield demo()
+    if data is not None:
+        yield nfcorpus(data / "nfcorpus")
+        yield dl19(data / "trecdl19")
+
+
+def demo() -> JudgedCollection:
+    """Give the demo's documents and questions."""
     questions = {each.query_id: each.text for each in load_questions()}
-    yield JudgedCollection("demo", ["--pydoc"], questions, load_qrels())
-    if data is None:
-        return
-    nfcorpus, dl19 = data / "nfcorpus", data / "trecdl19"
-    yield _judged(
-        "NFCorpus",
-        nfcorpus / "corpus.jsonl.gz",
-        nfcorpus / "queries.jsonl.gz",
-        nfcorpus / "qrels.test.txt.gz",
+    return JudgedCollection("demo", ["--pydoc"], questions, load_qrels())
+
+
+def nfcorpus(folder: Path) -> JudgedCollection:
+    """Read NFCorpus and its test questions. Raises: InputError or OSError if a file cannot be read."""
+    return _judged(
+        "NFCorpus", folder / "corpus.jsonl.gz", folder / "queries.jsonl.gz", folder / "qrels.test.txt.gz"
     )
-    yield _judged("DL19", dl19 / "passages.jsonl.gz", dl19 / "topics.dl19.tsv.gz", dl19 / "qrels.dl19.txt.gz")
+
+
+def dl19(folder: Path) -> JudgedCollection:
+    """Read the passages and topics of TREC DL 2019. Raises: InputError or OSError, as `nfcorpus`."""
+    return _judged(
+        "DL19", folder / "passages.jsonl.gz", folder / "topics.dl19.tsv.gz", folder / "qrels.dl19.txt.gz"
+    )
 
 
 def _judged(name: str, collection: Path, queries: Path, qrels: Path) -> JudgedCollection:

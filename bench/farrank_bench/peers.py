@@ -36,17 +36,26 @@ def infinity_command(cache: Path) -> Path:
     named = os.environ.get(NAMED_BY)
     if named:
         return Path(named).absolute()
-    folder = (cache / f"infinity-{VERSION}").absolute()
-    ready, command = folder / ".ready", folder / "bin" / "infinity_emb"
+    requirement = f"infinity-emb[torch,server]=={VERSION}"
+    python = peer_python(cache, f"infinity-{VERSION}", requirement, "--constraint", str(CONSTRAINTS))
+    return python.with_name("infinity_emb")
+
+
+def peer_python(cache: Path, name: str, requirement: str, *flags: str) -> Path:
+    """Return the interpreter of a peer's own environment in `cache`, into which pip has installed it.
+
+    Raises: ContenderFailed if it cannot be installed.
+    """
+    folder = (cache / name).absolute()
+    ready, python = folder / ".ready", folder / "bin" / "python"
     if not ready.exists():
-        print(f"  installing Infinity {VERSION} into {folder}", flush=True)
+        print(f"  installing {requirement} into {folder}", flush=True)
         # This environment's pip installs into the new one: installing another pip takes longer than the rest.
         _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)])
-        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
-        pip += ["--disable-pip-version-check", "--constraint", str(CONSTRAINTS)]
-        _run([*pip, f"infinity-emb[torch,server]=={VERSION}"], "pip")
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+        _run([*pip, "--disable-pip-version-check", *flags, requirement], "pip")
         ready.touch()
-    return command
+    return python
 
 
 def infinity_versions(command: Path) -> str:

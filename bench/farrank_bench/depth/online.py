@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from farrank_bench.depth.judging import FIRSTP_POSITIONS
-from farrank_bench.rounds import child
+from farrank_bench.rounds import Child, child
 from farrank_bench.served import answer_all
 from farrank_cli.depth_flag import depth
 from farrank_cli.flags import at_least
@@ -32,6 +32,7 @@ from farrank_loadtest.workloads import Call
 from farrank_loadtest.workloads.recorded import read_candidates
 from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.files.open import open_ranker
+from farrank_rankers.reader import Reader
 from farrank_trec import ScoredDoc, rank, write_run
 
 FIRSTP = "firstp"
@@ -70,8 +71,8 @@ def answer_pairs(asked: Connection, folder: str, weight: list[float], bias: floa
 
 
 @contextmanager
-def cross_encoder(source: str, threads: int) -> Iterator[Mapping[str, Scorer]]:
-    """Run CrossEncoder with a MaxP's weights until the block is left: over all windows, and over 512 tokens.
+def pair_scorer(source: str, threads: int) -> Iterator[tuple[Reader, Child]]:
+    """Run CrossEncoder with a MaxP's weights until the block is left; it answers as `answer_pairs`.
 
     Raises: RankerError if the ranker cannot be opened; ContenderFailed if CrossEncoder cannot.
     """
@@ -85,21 +86,31 @@ def cross_encoder(source: str, threads: int) -> Iterator[Mapping[str, Scorer]]:
         weights = (head.linear.weight[0].tolist(), head.linear.bias.item())
         environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
         with child("CrossEncoder", answer_pairs, folder, *weights, threads, **environment) as process:
+            yield reader, process
 
-            def first(call: Call) -> tuple[float, Sequence[float]]:
-                seconds, scores = process.ask([(call.query, each) for each in call.texts])
-                return seconds, scores
 
-            def windows(call: Call) -> tuple[float, Sequence[float]]:
-                cut = [
-                    [text[chunk.start : chunk.end] for chunk in reader.split(reader.read_document(text))]
-                    for text in call.texts
-                ]
-                seconds, scores = process.ask([(call.query, each) for some in cut for each in some])
-                ends = np.cumsum([len(some) for some in cut])[:-1]
-                return seconds, [float(each.max()) for each in np.split(np.array(scores), ends)]
+@contextmanager
+def cross_encoder(source: str, threads: int) -> Iterator[Mapping[str, Scorer]]:
+    """Run CrossEncoder over all windows of a document, and over its first 512 tokens.
 
-            yield {"CrossEncoder, all windows": windows, "CrossEncoder, first 512 tokens": first}
+    Raises: as `pair_scorer`.
+    """
+    with pair_scorer(source, threads) as (reader, process):
+
+        def first(call: Call) -> tuple[float, Sequence[float]]:
+            seconds, scores = process.ask([(call.query, each) for each in call.texts])
+            return seconds, scores
+
+        def windows(call: Call) -> tuple[float, Sequence[float]]:
+            cut = [
+                [text[chunk.start : chunk.end] for chunk in reader.split(reader.read_document(text))]
+                for text in call.texts
+            ]
+            seconds, scores = process.ask([(call.query, each) for some in cut for each in some])
+            ends = np.cumsum([len(some) for some in cut])[:-1]
+            return seconds, [float(each.max()) for each in np.split(np.array(scores), ends)]
+
+        yield {"CrossEncoder, all windows": windows, "CrossEncoder, first 512 tokens": first}
 
 
 def served(address: str, ranker: str, reads: Depth | None) -> Scorer:

@@ -116,10 +116,11 @@ def articles(squad: Path, questions: int, candidates: int, seed: int) -> WholeDo
     return WholeDocuments("MRR", tuple(found), texts)
 
 
-def far(squad: Path, questions: int, candidates: int, seed: int) -> WholeDocuments:
+def far(squad: Path, questions: int, candidates: int, seed: int, *, anywhere: bool = True) -> WholeDocuments:
     """Make documents of 8 to 16 passages of one article each, the relevant one at any place among them.
 
-    A passage is a chunk of 128 tokens. In the Far of `farrank data window` the other passages are of other
+    A passage is a chunk of 128 tokens. With `anywhere=False` the relevant passage stays where it is in
+    Biased, mostly first. In the Far of `farrank data window` the other passages are of other
     articles, so that the words of a question alone find the relevant one. The candidates are those whose
     relevant passages BM25 ranks best.
     Raises: as `make_window_documents`.
@@ -142,7 +143,7 @@ def far(squad: Path, questions: int, candidates: int, seed: int) -> WholeDocumen
         )
         made = MadeSplit(Path(folder) / "biased" / "test")
         texts = {
-            doc_id: BETWEEN.join(_anywhere(passages, place, f"{seed}/{doc_id}"))
+            doc_id: BETWEEN.join(_anywhere(passages, place, f"{seed}/{doc_id}") if anywhere else passages)
             for doc_id, passages, place in read_documents(made)
         }
         qrels, run = read_qrels(made.qrels), read_run(made.candidates)

@@ -40,18 +40,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="folder with squad/, trecdl19/ and nfcorpus/")
     parser.add_argument("--cells", nargs="+", choices=list(CELLS), default=list(CELLS), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds of each cell (%(default)s)")
+    parser.add_argument("--questions", type=int, help="of each collection, for a trial (all)")
     parser.add_argument("--score", action="store_true", help="measure nothing: score the kept runs again")
     words = list(sys.argv[1:] if arguments is None else arguments)
     given = parser.parse_args(words)
-    if given.rounds < 1:
-        parser.error(f"argument --rounds: must be at least 1, not {given.rounds}")
+    for name in ("rounds", "questions"):
+        value = getattr(given, name)
+        if value is not None and value < 1:
+            parser.error(f"argument --{name}: must be at least 1, not {value}")
     kept = Kept(given.out)
     failures: list[str] = []
     interrupted = False
     try:
         try:
             if not given.score:
-                _measure(given.cells, given.data, kept, given.rounds, failures)
+                _measure(given, kept, failures)
         except KeyboardInterrupt:
             interrupted = True
         written = page(kept, shlex.join(["python", "-m", PROGRAM, *words]), failures)
@@ -64,17 +67,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return INTERRUPTED if interrupted else 1 if failures else 0
 
 
-def _measure(names: Sequence[str], data: Path | None, kept: Kept, rounds: int, failures: list[str]) -> None:
-    """Measure the cells that are missing; add a line to `failures` for each that cannot be measured."""
-    for name in names:
+def _measure(given: argparse.Namespace, kept: Kept, failures: list[str]) -> None:
+    """Measure the cells that are missing; add a line to `failures` for each that cannot be measured.
+
+    Raises: InputError if a kept file is of other settings or questions.
+    """
+    for name in given.cells:
         cell = CELLS[name]
         if kept.is_finished(cell):
             print(f"{name}: finished before", flush=True)
             continue
         try:
-            corpus = read_corpus(cell.corpus, data, kept.folder)
-            figures = measure(cell, corpus, kept, rounds)
+            corpus = read_corpus(cell.corpus, given.data, kept.folder)
+            if given.questions is not None:
+                corpus = corpus.first(given.questions)
+            figures = measure(cell, corpus, kept, given.rounds)
             print(f"{name}: {figures.seconds:.0f} s", flush=True)
+        except InputError:
+            raise
         except DataAbsent as error:
             failures.append(f"{name} is not measured: {error}.")
         except Exception as error:

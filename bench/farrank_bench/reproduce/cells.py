@@ -1,27 +1,33 @@
-"""The matrix: collection × first stage × ranker × depth × runtime, and the kept figures of a cell.
-
-A peer becomes a `Way` of its own, with a branch in `measuring.measure`: it ranks the same candidates.
-"""
+"""The matrix: collection × first stage × ranker × depth × runtime, and the kept figures of a cell."""
 
 import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from farrank_bench.reproduce.corpora import CORPORA
+from farrank_bench.reproduce.corpora import BIASED, CORPORA, DEMO, FAR, NFCORPUS, SQUAD
 from farrank_loadtest.kept_files import read_kept
 from farrank_trec.errors import InputError
 
 CALLERS = (1, 16)
+# The name of the server's index.
+INDEX = "docs"
+# The peers: other programs that rank the same candidates with the same weights.
+BI_ENCODER, CROSS_ENCODER, PYLATE, INFINITY = "sentence-transformers", "CrossEncoder", "PyLate", "Infinity"
+# An emulation of Elasticsearch's chunk rescoring: the chunk of a document that BM25 finds best is scored.
+BEST_CHUNK = "Elasticsearch's chunk rescoring, emulated"
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """A way to rank the first stage's `candidates`; with an empty `ranker` their order stays.
 
-    `depth` is "all", "adaptive" or "first chunk", of `first_tokens` tokens. `stored` are the flags with which
-    the index keeps the ranker's vectors. An empty `precision` leaves it to the server.
+    `depth` is "all", "adaptive", "first chunk", of `first_tokens` tokens, or a peer's own. `first_stage` is
+    "BM25", "dense" or "hybrid". `runtime` is "torch", or "export" for `--export auto`. `stored` are the flags
+    with which the index keeps the ranker's vectors. An empty `precision` leaves it to the server. `peer` is
+    one of `peers.PEERS`; an empty one is Farrank. `timed` is the number of questions of a timed round.
     """
 
     name: str
@@ -33,27 +39,65 @@ class Way:
     stored: tuple[str, ...] = ()
     first_tokens: int = 0
     precision: str = ""
+    peer: str = ""
+    timed: int = 32
 
-    @property
-    def server_flags(self) -> list[str]:
-        """The flags of the server for its only ranker. No cache helps later rounds."""
-        flags = ["--ranker", f"it={self.ranker}", "--runtime", self.runtime, "--set=cache_bytes=0"]
+    def server_flags(self, index: Path | None) -> list[str]:
+        """The flags of the server for its only ranker and its only index. No cache helps later rounds."""
+        flags = ["--ranker", f"it={self.ranker}", "--set=cache_bytes=0"]
+        flags += ["--export=auto"] if self.runtime == "export" else [f"--runtime={self.runtime}"]
         if self.first_tokens:
             flags.append(f"--set=rankers.it.max_document_tokens={self.first_tokens}")
         if self.precision:
             flags.append(f"--precision={self.precision}")
-        return flags
+        return flags if index is None else flags + self._index_flags(index)
+
+    def _index_flags(self, index: Path) -> list[str]:
+        if self.first_stage == "BM25":
+            return ["--index", f"{INDEX}={index}"]
+        dense = INDEX if self.first_stage == "dense" else "dense"
+        keys = {f"{dense}.kind": "dense", f"{dense}.path": index, f"{dense}.encoder": "it"}
+        if self.first_stage == "dense":
+            return [f"--set=first_stage.indexes.{key}={value}" for key, value in keys.items()]
+        keys |= {f"{INDEX}.kind": "fusion", f"{INDEX}.of": "bm25,dense"}
+        sets = [f"--set=first_stage.indexes.{key}={value}" for key, value in keys.items()]
+        return ["--index", f"bm25={index}", *sets]
 
 
-# The first is the baseline of the others. A cross-encoder reads at each call, so it gets fewer candidates.
+_EMBEDDED, _MAXSIM = ("--encode", "embedded"), ("--encode", "embedded:maxsim")
+# A cross-encoder reads at each call, so it gets fewer candidates, and fewer questions are timed.
+_reading = partial(Way, candidates=10, timed=16)
+# Each collection has these. The first is the baseline of the others.
 WAYS = (
     Way("lucene"),
-    Way("embedded", "embedded", "all", runtime="torch", stored=("--encode", "embedded")),
-    Way("maxsim", "embedded:maxsim", "all", runtime="torch", stored=("--encode", "embedded:maxsim")),
-    Way("maxp-adaptive", "embedded:maxp", "adaptive", 20, runtime="torch"),
+    Way("embedded", "embedded", "all", runtime="torch", stored=_EMBEDDED),
+    Way("maxsim", "embedded:maxsim", "all", runtime="torch", stored=_MAXSIM),
+    _reading("maxp-adaptive", "embedded:maxp", "adaptive", runtime="torch"),
     # Its chunks have 128 tokens.
-    Way("maxp-first", "embedded:maxp", "first chunk", 20, runtime="torch", first_tokens=128),
+    _reading("maxp-first", "embedded:maxp", "first chunk", runtime="torch", first_tokens=128),
+    Way("st-bi-encoder", "embedded", "256 tokens", peer=BI_ENCODER),
+    _reading("st-cross-encoder", "embedded:maxp", "512 tokens", peer=CROSS_ENCODER),
 )
+# Some have more: what matters to long documents only, and one axis at a time on a collection or two.
+_BEST_CHUNK = _reading("es-best-chunk", "embedded:maxp", "BM25's best chunk", peer=BEST_CHUNK)
+_ALL = _reading("maxp-all", "embedded:maxp", "all", runtime="torch")
+_PYLATE = Way("pylate", "embedded:maxsim", "300 tokens", peer=PYLATE)
+_INFINITY = Way("infinity", "embedded", "256 tokens", peer=INFINITY)
+_FIRST_STAGES = (
+    Way("dense", "embedded", "all", first_stage="dense", runtime="torch", stored=_EMBEDDED),
+    Way("hybrid", "embedded", "all", first_stage="hybrid", runtime="torch", stored=_EMBEDDED),
+)
+_EXPORTS = (
+    Way("embedded-export", "embedded", "all", runtime="export", stored=_EMBEDDED),
+    _reading("maxp-adaptive-export", "embedded:maxp", "adaptive", runtime="export"),
+)
+MORE: Mapping[str, tuple[Way, ...]] = {
+    DEMO: (_PYLATE, _INFINITY, _BEST_CHUNK, *_FIRST_STAGES, *_EXPORTS),
+    SQUAD: (_PYLATE, _INFINITY, _BEST_CHUNK, *_EXPORTS),
+    FAR: (_PYLATE, _BEST_CHUNK, _ALL),
+    BIASED: (_PYLATE, _BEST_CHUNK, _ALL),
+    NFCORPUS: _FIRST_STAGES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +114,8 @@ class Cell:
 
 
 CELLS: Mapping[str, Cell] = {
-    cell.name: cell for cell in (Cell(corpus, way) for corpus in CORPORA for way in WAYS)
+    cell.name: cell
+    for cell in (Cell(corpus, way) for corpus in CORPORA for way in (*WAYS, *MORE.get(corpus, ())))
 }
 
 
@@ -79,14 +124,14 @@ class Figures:
     """A finished cell, except its run.
 
     `p50_ms` has the median of each round by number of callers, `p99_ms` the 99th percentile over all rounds,
-    `calls` the number of timed calls behind each. Without an index `bytes_a_document` and `index_s` are None.
+    `calls` the number of timed calls. Without an index or vectors `bytes_a_document` and `index_s` are None.
     `seconds` is the cell's own time, with its index if this cell made it.
     """
 
     cell: Cell
     questions: int
     rounds: int
-    calls: int
+    calls: Mapping[str, int]
     p50_ms: Mapping[str, tuple[float, ...]]
     p99_ms: Mapping[str, float]
     bytes_a_document: float | None

@@ -11,14 +11,13 @@ import platform
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
-from farrank_bench.first_stages import JudgedCollection
 from farrank_bench.reproduce.cells import Cell, Kept, Way
-from farrank_bench.reproduce.corpora import DEMO, Corpus, read_corpus
+from farrank_bench.reproduce.corpora import DEMO, read_corpus
 from farrank_bench.reproduce.measuring import measure
 from farrank_loadtest.kept_files import read_kept
 from farrank_trec import read_run
@@ -106,7 +105,7 @@ def measured(folder: Path) -> dict[str, float]:
     Raises: as `measuring.measure`.
     """
     kept = Kept(folder)
-    corpus = first_questions(read_corpus(DEMO, None, folder))
+    corpus = read_corpus(DEMO, None, folder).first(QUESTIONS)
     found = {}
     for way in WAYS:
         cell = Cell(DEMO, way)
@@ -114,14 +113,6 @@ def measured(folder: Path) -> dict[str, float]:
         values = evaluate(corpus.judged.qrels, read_run(kept.run(cell)), parse_measures([MEASURE]))
         found[way.name] = fmean(values[MEASURE].values())
     return found
-
-
-def first_questions(corpus: Corpus) -> Corpus:
-    """Keep a collection's first QUESTIONS questions."""
-    judged: JudgedCollection = corpus.judged
-    queries = dict(list(judged.queries.items())[:QUESTIONS])
-    qrels = {query_id: judged.qrels[query_id] for query_id in queries}
-    return replace(corpus, judged=replace(judged, queries=queries, qrels=qrels))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,19 +4,21 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import numpy as np
 
 from farrank_bench.first_stages import latencies_ms, search_all, write_index
 from farrank_bench.report import PACKAGES, describe_versions
-from farrank_bench.reproduce.cells import CALLERS, Cell, Figures, Kept
+from farrank_bench.reproduce.cells import CALLERS, INDEX, Cell, Figures, Kept
 from farrank_bench.reproduce.corpora import Corpus
+from farrank_bench.reproduce.ranking_peers import PeerTarget, started
 from farrank_cli.spawn import spawned_server
 from farrank_client import Client, Ranking
 from farrank_first_stage.bm25 import Bm25Config
@@ -28,17 +30,16 @@ from farrank_loadtest.depths import Depth
 from farrank_loadtest.machine import describe_machine
 from farrank_loadtest.targets import Answer, CandidateDocument
 from farrank_loadtest.targets.grpc import FarrankTarget
+from farrank_loadtest.workloads import Call
 from farrank_loadtest.workloads.recorded import calls_of_run
-from farrank_rankers.files.model_files import EMBEDDED
-from farrank_server.config.schema import RankerConfig, ServerConfig
-from farrank_server.engine.query_encoders import OwnEncoders
-from farrank_trec import Run, read_run, write_qrels, write_run
+from farrank_runtimes.cores import usable_cores
+from farrank_trec import Run, read_qrels, read_run, write_qrels, write_run
+from farrank_trec.errors import InputError
 
 SEED = 7
-# The number of questions of each timed round.
-TIMED = 32
 TIMEOUT_S = 600.0
-_INDEX = "docs"
+# Keeps the environments of peers that have their own.
+CACHE = Path(".cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,15 @@ class Times:
     def add(self, callers: int, taken_ms: Sequence[float]) -> None:
         """Add a round."""
         self.rounds.setdefault(callers, []).append(list(taken_ms))
+
+    def add_parts(self, taken_ms: Sequence[float], rounds: int) -> None:
+        """Divide the calls of one caller into rounds, in their order."""
+        for part in np.array_split(taken_ms, min(rounds, len(taken_ms))):
+            self.add(1, part.tolist())
+
+    def calls(self) -> dict[str, int]:
+        """The number of calls."""
+        return {str(callers): sum(map(len, each)) for callers, each in self.rounds.items()}
 
     def p50_ms(self) -> dict[str, tuple[float, ...]]:
         """The median of each round."""
@@ -113,45 +123,48 @@ class TimedTarget(FarrankTarget):
         return found
 
 
+T = TypeVar("T", TimedTarget, PeerTarget)
+
+
 def measure(cell: Cell, corpus: Corpus, kept: Kept, rounds: int) -> Figures:
     """Measure a cell, and keep its run, its judgements and, last, its figures.
 
-    All questions are asked once, untimed, by one caller; then TIMED of them in each round, by one caller and
-    by several at once.
-    Raises: ContenderFailed if the collection cannot be indexed; SpawnError; TargetFailed.
+    After a call that warms up, one caller asks all questions; the times of these calls are divided into
+    `rounds` parts. Then 16 callers ask a draw of the questions in each round. Without rounds nothing is
+    timed.
+    Raises: ContenderFailed if the collection cannot be indexed, or a peer fails; SpawnError; TargetFailed;
+        InputError if `kept` has the collection with other questions.
     """
     started_s = time.monotonic()
-    index = None
+    _keep_judgements(cell, corpus, kept)
+    # What an interrupted command left is measured again.
+    for left in kept.runs.glob(f"{cell.name}.trec*"):
+        left.unlink()
+    way, index = cell.way, None
     if corpus.given is None:
-        stored = "-".join(["lucene", *cell.way.stored[1:]]).replace(":", "-")
-        index = built(corpus, cell.way.stored, kept.folder / "indexes" / f"{cell.corpus}-{stored}")
+        stored = "-".join(["lucene", *way.stored[1:]]).replace(":", "-")
+        index = built(corpus, way.stored, kept.folder / "indexes" / f"{cell.corpus}-{stored}")
     queries = corpus.judged.queries
-    timed_ids = random.Random(SEED).sample(sorted(queries), min(TIMED, len(queries)))
-    timed = {query_id: queries[query_id] for query_id in timed_ids}
-    times = Times()
-    if cell.way.ranker:
-        runs_on = _served(cell, corpus, index, kept, timed, rounds, times)
-    elif index is None:
-        assert corpus.given is not None
-        runs_on = "the given run"
-        run = {key: found[: cell.way.candidates] for key, found in read_run(corpus.given).items()}
-        write_run(kept.run(cell), {key: found for key, found in run.items() if key in queries}, cell.name)
+    drawn = random.Random(SEED).sample(sorted(queries), min(way.timed, len(queries)))
+    asked = Asked(cell, queries, {query_id: queries[query_id] for query_id in drawn}, rounds)
+    vectors = None if index is None else (index.bytes_a_document, index.seconds)
+    if way.peer:
+        vectors = _by_peer(asked, corpus, index, kept)
+        runs_on = "torch fp32, cpu"
+    elif way.ranker:
+        runs_on = _served(asked, corpus, index, kept)
     else:
-        runs_on = "this process"
-        found = asyncio.run(_searched(index.folder, queries, list(timed.values()), rounds, times))
-        write_run(kept.run(cell), found, cell.name)
-    judgements = kept.judgements(cell.corpus)
-    judgements.parent.mkdir(parents=True, exist_ok=True)
-    write_qrels(judgements, corpus.judged.qrels)
+        runs_on = "the given run" if index is None else "this process"
+        write_run(kept.run(cell), _candidates(asked, corpus, index, asked.times), cell.name)
     figures = Figures(
         cell=cell,
         questions=len(queries),
         rounds=rounds,
-        calls=len(timed) * rounds,
-        p50_ms=times.p50_ms(),
-        p99_ms=times.p99_ms(),
-        bytes_a_document=None if index is None else index.bytes_a_document,
-        index_s=None if index is None else index.seconds,
+        calls=asked.times.calls(),
+        p50_ms=asked.times.p50_ms(),
+        p99_ms=asked.times.p99_ms(),
+        bytes_a_document=None if vectors is None else vectors[0],
+        index_s=None if vectors is None else vectors[1],
         seconds=time.monotonic() - started_s,
         runs_on=runs_on,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
@@ -162,83 +175,134 @@ def measure(cell: Cell, corpus: Corpus, kept: Kept, rounds: int) -> Figures:
     return figures
 
 
-async def _searched(
-    folder: Path, queries: Mapping[str, str], timed: Sequence[str], rounds: int, times: Times
-) -> Run:
-    """Let Lucene rank alone. A call that reranks is the wire's only one, so it is asked in this process."""
-    encoders = OwnEncoders(ServerConfig(rankers={EMBEDDED: RankerConfig()}))
-    stages = open_first_stages(FirstStageConfig(indexes={_INDEX: Bm25Config(folder)}), encoders)
+def _keep_judgements(cell: Cell, corpus: Corpus, kept: Kept) -> None:
+    path = kept.judgements(cell.corpus)
+    if path.exists() and read_qrels(path).keys() != corpus.judged.qrels.keys():
+        raise InputError(f"{path}: measured with other questions than now; name another --out")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_qrels(path, corpus.judged.qrels)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A cell's questions, those of a timed round of many callers, and the times of the calls so far."""
+
+    cell: Cell
+    queries: Mapping[str, str]
+    timed: Mapping[str, str]
+    rounds: int
+    times: Times = field(default_factory=Times)
+
+
+def _candidates(asked: Asked, corpus: Corpus, index: Index | None, times: Times | None = None) -> Run:
+    """Let Lucene rank alone, or take the given run."""
+    if corpus.given is None:
+        assert index is not None
+        found = asyncio.run(_searched(asked, index.folder, times))
+    else:
+        found = {key: each for key, each in read_run(corpus.given).items() if key in asked.queries}
+    return {key: each[: asked.cell.way.candidates] for key, each in found.items()}
+
+
+async def _searched(asked: Asked, folder: Path, times: Times | None) -> Run:
+    """Search in this process: a call that reranks is the wire's only one."""
+    stages = open_first_stages(FirstStageConfig(indexes={INDEX: Bm25Config(folder)}))
     try:
         await stages.start()
-        run = await search_all(stages, _INDEX, queries)
-        for _ in range(rounds):
-            for callers in CALLERS:
-                times.add(callers, await latencies_ms(stages, _INDEX, timed, callers))
+        run = await search_all(stages, INDEX, asked.queries)
+        if times is not None and asked.rounds:
+            times.add_parts(await latencies_ms(stages, INDEX, list(asked.queries.values()), 1), asked.rounds)
+            for _ in range(asked.rounds):
+                timed = list(asked.timed.values())
+                times.add(CALLERS[1], await latencies_ms(stages, INDEX, timed, CALLERS[1]))
     finally:
         await stages.stop()
-        encoders.close()
     return run
 
 
-def _served(
-    cell: Cell,
-    corpus: Corpus,
-    index: Index | None,
-    kept: Kept,
-    timed: Mapping[str, str],
-    rounds: int,
-    times: Times,
-) -> str:
+def _by_peer(asked: Asked, corpus: Corpus, index: Index | None, kept: Kept) -> tuple[float, float] | None:
+    """Let a peer rank; returns the bytes of a document's vectors and the seconds for all, if it has any."""
+    way, documents = asked.cell.way, corpus.documents()
+    calls = {
+        query_id: Call(
+            asked.queries[query_id],
+            tuple(CandidateDocument(each.doc_id, documents[each.doc_id]) for each in found),
+            query_id,
+        )
+        for query_id, found in _candidates(asked, corpus, index).items()
+        if found
+    }
+    with started(way.peer, way.ranker, documents, usable_cores(), CACHE) as peer:
+
+        async def ask(target: PeerTarget, by: RunMaker, queries: Mapping[str, str]) -> None:
+            some = [calls[query_id] for query_id in queries if query_id in calls]
+            await by.rerank(target, "", some, "", asked.cell.name)
+
+        maker = _maker("", kept.runs, None, way.candidates)
+        asyncio.run(_asked(asked, lambda: PeerTarget(peer), ask, maker))
+    if peer.bytes_a_document is None or peer.index_s is None:
+        return None
+    return peer.bytes_a_document, peer.index_s
+
+
+def _served(asked: Asked, corpus: Corpus, index: Index | None, kept: Kept) -> str:
     """Let a server rank; returns the runtime, precision and device of its ranker."""
-    # What an interrupted command left is measured again.
-    for left in kept.runs.glob(f"{cell.name}.trec*"):
-        left.unlink()
-    searched = [] if index is None else ["--index", f"{_INDEX}={index.folder}"]
-    flags = [*cell.way.server_flags, *searched, "--log-level=error"]
-    with spawned_server(flags) as server, TemporaryDirectory() as scratch:
+    way = asked.cell.way
+    flags = [*way.server_flags(None if index is None else index.folder), "--log-level=error"]
+    with spawned_server(flags) as server:
         with Client(server.address) as client:
             ranker = client.rankers(timeout_s=TIMEOUT_S).rankers[0]
-        maker = RunMaker(
-            server.address,
-            allow_remote=False,
-            in_flight=1,
-            timeout_s=TIMEOUT_S,
-            folder=kept.runs,
-            begun=lambda _tag, _queries: lambda _done: None,
-            index=None if index is None else _INDEX,
-            k=cell.way.candidates,
-        )
-        asyncio.run(_asked(maker, cell, corpus, timed, rounds, times, Path(scratch)))
+        maker = _maker(server.address, kept.runs, None if index is None else INDEX, way.candidates)
+        depth: Depth = "adaptive" if way.depth == "adaptive" else "all"
+        calls = {}
+        if corpus.given is not None:
+            found, missing = calls_of_run(_candidates(asked, corpus, index), asked.queries, corpus.texts)
+            assert not missing, missing
+            calls = {each.query_id: each for each in found}
+
+        async def ask(target: TimedTarget, by: RunMaker, queries: Mapping[str, str]) -> None:
+            if corpus.given is None:
+                await by.search(target, "it", queries, "", {}, asked.cell.name)
+            else:
+                some = [calls[query_id] for query_id in queries if query_id in calls]
+                await by.rerank(target, "it", some, "", asked.cell.name)
+
+        asyncio.run(_asked(asked, lambda: TimedTarget(server.address, depth), ask, maker))
     return f"{ranker.runtime} {ranker.precision}, {ranker.device}"
 
 
+def _maker(address: str, folder: Path, index: str | None, k: int) -> RunMaker:
+    return RunMaker(
+        address,
+        allow_remote=False,
+        in_flight=1,
+        timeout_s=TIMEOUT_S,
+        folder=folder,
+        begun=lambda _tag, _queries: lambda _done: None,
+        index=index,
+        k=k,
+    )
+
+
 async def _asked(
+    asked: Asked,
+    opened: Callable[[], T],
+    ask: Callable[[T, RunMaker, Mapping[str, str]], Awaitable[None]],
     maker: RunMaker,
-    cell: Cell,
-    corpus: Corpus,
-    timed: Mapping[str, str],
-    rounds: int,
-    times: Times,
-    scratch: Path,
 ) -> None:
-    target = TimedTarget(maker.address, "adaptive" if cell.way.depth == "adaptive" else "all")
-
-    async def ask(by: RunMaker, queries: Mapping[str, str]) -> None:
-        if corpus.given is None:
-            await by.search(target, "it", queries, "", {}, cell.name)
-            return
-        run = {key: found for key, found in read_run(corpus.given).items() if key in queries}
-        cut = {key: found[: cell.way.candidates] for key, found in run.items()}
-        calls, missing = calls_of_run(cut, queries, corpus.texts)
-        assert not missing, missing
-        await by.rerank(target, "it", calls, "", cell.name)
-
-    try:
-        await ask(maker, corpus.judged.queries)
-        for _ in range(rounds):
-            for callers in CALLERS:
+    # A client belongs to the event loop in which it is made.
+    target = opened()
+    with TemporaryDirectory() as scratch:
+        untimed = replace(maker, folder=Path(scratch))
+        try:
+            await ask(target, untimed, dict(list(asked.queries.items())[:1]))
+            target.taken_ms.clear()
+            await ask(target, maker, asked.queries)
+            if asked.rounds:
+                asked.times.add_parts(target.taken_ms, asked.rounds)
+            for _ in range(asked.rounds):
                 target.taken_ms.clear()
-                await ask(replace(maker, in_flight=callers, folder=scratch), timed)
-                times.add(callers, target.taken_ms)
-    finally:
-        await target.close()
+                await ask(target, replace(untimed, in_flight=CALLERS[1]), asked.timed)
+                asked.times.add(CALLERS[1], target.taken_ms)
+        finally:
+            await target.close()

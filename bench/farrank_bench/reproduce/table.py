@@ -7,7 +7,7 @@ from farrank_bench.report import Heading, spread
 from farrank_bench.reproduce.cells import CALLERS, CELLS, Figures, Kept
 from farrank_bench.reproduce.corpora import CORPORA, QUESTIONS
 from farrank_bench.reproduce.corpora import SEED as DRAWN
-from farrank_bench.reproduce.measuring import SEED, TIMED
+from farrank_bench.reproduce.measuring import SEED
 from farrank_loadtest.accuracy.accuracy_report import Report, render
 from farrank_loadtest.accuracy.evaluation import RESAMPLES, EvaluationSettings, evaluate_models
 from farrank_loadtest.kept_files import markdown_table
@@ -16,21 +16,24 @@ from farrank_trec.measures import parse_measures
 
 MEASURES = ("nDCG@10", "RR")
 NOTES = (
-    "seeds: {drawn} (SQuAD's {questions} questions about its development set's articles, whole), {seed} (the "
-    "{timed} timed questions of a collection, and the tests' {resamples:,} resamples); times: a call by "
-    "Farrank's client over gRPC, Lucene alone in the measuring process; p50 is the median of the rounds' "
-    "medians (smallest to largest), p99 is over all rounds; no cache of documents; the cells took "
-    "{minutes:.0f} minutes in all"
+    "seeds: {drawn} (a collection's questions, at most {questions}, the demo's are all), {seed} (the timed "
+    "questions of 16 callers, and the tests' {resamples:,} resamples); times: of one caller all questions, "
+    "divided into rounds; a call by Farrank's client over gRPC includes the search; a peer's calls get "
+    "their candidates' texts without a search, and wait in line if the peer is a library; Lucene alone is "
+    "asked without a server; p50 is the median of the rounds' medians (smallest to largest), p99 is over all "
+    "rounds; no cache of documents; bytes a document and seconds are those of the index with its vectors, or "
+    "of a peer's vectors alone; the cells took {minutes:.0f} minutes in all"
 )
 HEADS = (
     "cell",
+    "by",
     "first stage",
     "ranker",
     "depth",
     "candidates",
     "runs on",
     *(f"p{percent}, {n} caller{'s' * (n > 1)}, ms" for n in CALLERS for percent in (50, 99)),
-    "timed calls",
+    "timed calls, 1 / 16 callers",
     "rounds",
     "bytes a document",
     "index, s",
@@ -47,7 +50,6 @@ def page(kept: Kept, command: str, failures: Sequence[str] = ()) -> str:
         drawn=DRAWN,
         questions=QUESTIONS,
         seed=SEED,
-        timed=TIMED,
         resamples=RESAMPLES,
         minutes=sum(each.seconds for each in finished) / 60,
     )
@@ -110,13 +112,14 @@ def _row(figures: Figures) -> tuple[str, ...]:
         times.append(f"{figures.p99_ms[callers]:.1f}" if timed else "")
     return (
         figures.cell.name,
+        way.peer or ("Farrank" if way.ranker else "Lucene"),
         way.first_stage,
         way.ranker,
         way.depth,
         str(way.candidates),
         figures.runs_on,
         *times,
-        str(figures.calls) if figures.p50_ms else "",
+        " / ".join(map(str, figures.calls.values())),
         str(figures.rounds) if figures.p50_ms else "",
         "" if figures.bytes_a_document is None else f"{figures.bytes_a_document:,.0f}",
         "" if figures.index_s is None else f"{figures.index_s:,.0f}",

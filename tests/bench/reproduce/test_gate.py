@@ -14,7 +14,6 @@ from farrank_bench.reproduce.gate import (
     Change,
     Expected,
     fallen,
-    first_questions,
     read_expected,
 )
 
@@ -57,7 +56,7 @@ def test_the_command_wants_a_reason_before_it_measures(
 
 
 def test_the_part_is_the_demos_first_questions_with_their_judgements(tmp_path: Path) -> None:
-    part = first_questions(read_corpus(DEMO, None, tmp_path)).judged
+    part = read_corpus(DEMO, None, tmp_path).first(QUESTIONS).judged
     assert len(part.queries) == QUESTIONS
     assert part.queries.keys() == part.qrels.keys()
 

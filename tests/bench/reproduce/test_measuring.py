@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from farrank_bench.first_stages import JudgedCollection
-from farrank_bench.reproduce.cells import Cell, Kept, Way, read_figures
+from farrank_bench.reproduce.cells import BI_ENCODER, Cell, Kept, Way, read_figures
 from farrank_bench.reproduce.corpora import Corpus
-from farrank_bench.reproduce.measuring import TIMED, Times, built, measure
-from farrank_trec import rank, read_qrels, read_run, write_run
+from farrank_bench.reproduce.measuring import Times, built, measure
+from farrank_trec import rank, read_qrels, read_run, write_qrels, write_run
+from farrank_trec.errors import InputError
 
 TEXTS = {
     "rhine": "the river Rhine flows to the sea",
@@ -36,6 +37,13 @@ def test_times_are_medians_by_round_and_one_percentile() -> None:
     times.add(1, [4.0, 3.0, 5.0])
     assert times.p50_ms() == {"1": (2.0, 4.0)}
     assert times.p99_ms()["1"] == pytest.approx(8.8, abs=0.1)
+    assert times.calls() == {"1": 6}
+    parts = Times()
+    parts.add_parts([1.0, 2.0, 3.0, 4.0, 5.0], 2)
+    assert parts.p50_ms() == {"1": (2.0, 4.5)}
+    few = Times()
+    few.add_parts([7.0], 3)
+    assert few.p50_ms() == {"1": (7.0,)}
 
 
 @pytest.mark.slow
@@ -48,7 +56,7 @@ def test_lucene_ranks_alone_and_the_index_is_made_once(corpus: Corpus, tmp_path:
     assert {query_id: len(found) for query_id, found in run.items()} == {"q1": 2, "q2": 1, "q3": 2}
     assert read_qrels(kept.judgements("rivers")) == QRELS
     assert figures == read_figures(kept.figures(cell))
-    assert (figures.questions, figures.calls) == (3, 2 * min(TIMED, 3))
+    assert (figures.questions, figures.calls) == (3, {"1": 3, "16": 6})
     assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in figures.p50_ms.values())
     assert set(figures.p50_ms) == {"1", "16"}
     folder = kept.folder / "indexes" / "rivers-lucene"
@@ -75,7 +83,7 @@ def test_a_server_ranks_what_an_index_finds_and_what_a_run_gives(
     (kept.runs / f"{found_cell.name}.trec.partial").write_text('{"format": 1}\n')
     figures = measure(found_cell, corpus, kept, rounds=1)
     assert figures.runs_on == "torch fp32, cpu"
-    assert figures.calls == 3
+    assert figures.calls == {"1": 3, "16": 3}
     assert figures.p99_ms["16"] > 0
     found = read_run(kept.run(found_cell))
 
@@ -110,3 +118,30 @@ def test_a_server_ranks_what_an_index_finds_and_what_a_run_gives(
         "q2": ["bread"],
         "q3": ["po", "rhine"],
     }
+
+
+@pytest.mark.slow
+def test_a_peer_ranks_the_candidates_of_lucene_or_of_a_run(corpus: Corpus, tmp_path: Path) -> None:
+    way = Way("bi", "embedded", "256 tokens", 2, peer=BI_ENCODER)
+    kept = Kept(tmp_path / "out")
+    cell = Cell("rivers", way)
+    figures = measure(cell, corpus, kept, rounds=1)
+    found = {key: {each.doc_id for each in of} for key, of in read_run(kept.run(cell)).items()}
+    assert found == {"q1": {"rhine", "po"}, "q2": {"bread"}, "q3": {"rhine", "po"}}
+    assert figures.calls == {"1": 3, "16": 3}
+    assert figures.bytes_a_document == 384 * 4
+    given = tmp_path / "given.trec"
+    write_run(given, {"q1": rank("q1", [("bread", 2), ("po", 1)])}, "x")
+    cell = Cell("given", way)
+    measure(cell, replace(corpus, given=given), kept, rounds=1)
+    assert {key: {each.doc_id for each in of} for key, of in read_run(kept.run(cell)).items()} == {
+        "q1": {"bread", "po"}
+    }
+
+
+def test_a_folder_with_other_questions_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.judgements("rivers").parent.mkdir(parents=True)
+    write_qrels(kept.judgements("rivers"), {"q1": {"rhine": 1}})
+    with pytest.raises(InputError, match="measured with other questions"):
+        measure(Cell("rivers", Way("lucene")), corpus, kept, rounds=1)

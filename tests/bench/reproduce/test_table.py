@@ -26,7 +26,7 @@ def kept(tmp_path: Path) -> Kept:
             cell=CELLS[name],
             questions=12,
             rounds=3,
-            calls=36,
+            calls={"1": 12, "16": 36},
             p50_ms={"1": (5.0, 4.0, 7.0), "16": (50.0, 40.0, 70.0)},
             p99_ms={"1": 9.5, "16": 99.5},
             bytes_a_document=1234.4,
@@ -56,10 +56,10 @@ def test_the_page_has_the_machine_of_the_measurement_and_every_figure(kept: Kept
     assert "- machine: a quiet machine, 2 cores\n- versions: farrank 9.9\n" in text
     assert "squad.lucene is not measured: no data." in text
     assert "4 minutes in all" in text
-    (row,) = [line for line in text.splitlines() if line.startswith("| demo.maxsim | BM25")]
+    (row,) = [line for line in text.splitlines() if line.startswith("| demo.maxsim | Farrank")]
     assert row == (
-        "| demo.maxsim | BM25 | embedded:maxsim | all | 100 | torch fp32, cpu | 5.0 (4.0 to 7.0) | 9.5 | "
-        "50.0 (40.0 to 70.0) | 99.5 | 36 | 3 | 1,234 | 78 |"
+        "| demo.maxsim | Farrank | BM25 | embedded:maxsim | all | 100 | torch fp32, cpu | 5.0 (4.0 to 7.0) | "
+        "9.5 | 50.0 (40.0 to 70.0) | 99.5 | 12 / 36 | 3 | 1,234 | 78 |"
     )
     assert "`python -m farrank_bench.reproduce --out FOLDER --cells demo.lucene`" in text
     assert "## squad" not in text
