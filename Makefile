@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # packages come first, from two processes, the largest (torch) among the first, and without a search for versions that
 # fit, which takes pip half a minute. The last call adds the project and the packages that only some builds of torch need.
 BUILD_PINS := ^(\#|cuda|nvidia|onnxruntime-gpu|tensorrt|triton|grpcio-tools)
-$(READY): pyproject.toml clients/pyproject.toml clients/hatch_build.py constraints.txt proto/farrank/v1/rerank.proto
+$(READY): pyproject.toml clients/pyproject.toml clients/hatch_build.py constraints.txt proto/farrank/v1/rerank.proto proto/farrank/v1/admin.proto
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	grep -vE '$(BUILD_PINS)' constraints.txt | sort --reverse | \
 		xargs -n 70 -P 2 $(BIN)/pip install --quiet --no-compile --no-deps

@@ -9,7 +9,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PROTOS = ("farrank/v1/rerank.proto",)
+PROTOS = ("farrank/v1/rerank.proto", "farrank/v1/admin.proto")
 
 
 class ProtobufBuildHook(BuildHookInterface):

@@ -1,9 +1,9 @@
-"""The wire contract, from the comments and definitions of `rerank.proto`."""
+"""The wire contracts, from the comments and definitions of `rerank.proto` and `admin.proto`."""
 
 import re
 from pathlib import Path
 
-PROTO = Path(__file__).parents[2] / "proto" / "farrank" / "v1" / "rerank.proto"
+PROTOS = Path(__file__).parents[2] / "proto" / "farrank" / "v1"
 
 _DEFINITION = re.compile(
     r"(?P<comment>(?:^//.*\n)*)"
@@ -12,10 +12,10 @@ _DEFINITION = re.compile(
 )
 
 
-def markdown() -> str:
-    """A section for each service, message and enum: its comment, then its definition."""
+def markdown(file: str = "rerank.proto") -> str:
+    """A section for each service, message and enum of a file: its comment, then its definition."""
     lines: list[str] = []
-    for found in _DEFINITION.finditer(PROTO.read_text(encoding="utf-8")):
+    for found in _DEFINITION.finditer((PROTOS / file).read_text(encoding="utf-8")):
         comment = re.sub(r"^// ?", "", found["comment"], flags=re.MULTILINE)
         # A list of codes is set in columns.
         comment = re.sub(r"((?:^  .*\n)+)", r"\n```text\n\1```\n\n", comment, flags=re.MULTILINE)

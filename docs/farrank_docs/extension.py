@@ -18,6 +18,7 @@ GENERATED = {
     "metrics": "farrank_docs.metric_table",
     "http": "farrank_docs.http_operations",
     "contract": "farrank_docs.contract",
+    "admin-contract": "farrank_docs.admin_contract",
     "python": "farrank_docs.python_names",
     "decisions": "farrank_docs.records",
     "reports": "farrank_docs.reports",

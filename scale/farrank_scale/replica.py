@@ -15,7 +15,7 @@ from farrank_calls.errors import InvalidArgument
 from farrank_calls.telemetry.log_output import configure_logging
 from farrank_scale.autoscaling import METRIC
 from farrank_scale.proxied import METHODS
-from farrank_server.config.schema import ServerConfig
+from farrank_server.config.schema import AdminConfig, ServerConfig
 from farrank_server.http.listen import HttpListener
 from farrank_server.listen import SEARCHES, GrpcListener, health_of
 from farrank_server.metrics import Metrics
@@ -231,6 +231,8 @@ def without_ports(config: ServerConfig) -> ServerConfig:
             port=0,
             metrics_port=None if listen.metrics_port is None else 0,
             http=replace(listen.http, port=None if listen.http.port is None else 0),
+            # A change of one replica would leave the others behind.
+            admin=AdminConfig(),
         ),
     )
 

@@ -15,6 +15,8 @@ from farrank_first_stage.lucene_host import SearchState
 from farrank_first_stage.stages import check_indexes, open_first_stages
 from farrank_server.access.keys import Keys
 from farrank_server.access.token_file import TokenFile, read_token
+from farrank_server.admin.listen import AdminListener, check_admin
+from farrank_server.admin.methods import AdminMethods
 from farrank_server.certificates import Certificates, read_certificates
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceState, DeviceThread
@@ -70,6 +72,7 @@ class Replica:
         self._last_read = config if reread is None else reread()
         self.metrics = Metrics()
         self.metrics_url: str | None = None
+        self.admin: AdminListener | None = None
         self.keys: Keys | None = None
         self.certificates: Certificates | None = None
         self._cache = DocumentCache(config.cache_bytes)
@@ -235,6 +238,11 @@ class Replica:
             await self._http.open(
                 HttpApplication(config, service, guard(Endpoint.HTTP), unread, receiving, judged)
             )
+        if config.listen.admin.port is not None:
+            methods = AdminMethods(self.rankers, config.limits.max_ranker_bytes)
+            self.admin = AdminListener(config.listen.admin, methods)
+            opened.push_async_callback(self.admin.close)
+            await self.admin.open()
         self.engine.device.on_change.append(self._report_health)
         # The device may have failed since its rankers were loaded.
         if self.engine.device.state is not DeviceState.READY:
@@ -373,7 +381,9 @@ def check(config: ServerConfig) -> None:
         "listen.metrics_port": listen.metrics_port,
     }
     ports = {key: port for key, port in endpoints.items() if port is not None}
-    checks: list[Callable[[], object]] = [partial(_check_ports, ports)]
+    admin = {} if listen.admin.port is None else {"listen.admin.port": listen.admin.port}
+    checks: list[Callable[[], object]] = [partial(_check_ports, {**ports, **admin})]
+    checks.append(partial(check_admin, listen.admin))
     checks += [partial(check_port, key, listen.host, port) for key, port in ports.items()]
     if listen.tls is not None:
         checks.append(partial(read_certificates, listen.tls))

@@ -159,13 +159,15 @@ def _is_ours(key: str, top: Sequence[str]) -> bool:
     return _SEPARATOR in key or begins_like_ours or bool(get_close_matches(key, top, cutoff=0.8))
 
 
-def build(tree: type[Tree], settings: Iterable[Setting], kinds: Kinds = NO_KINDS) -> Tree:
-    """Build the tree from its defaults and the settings; later settings win.
+def build(
+    tree: type[Tree], settings: Iterable[Setting], kinds: Kinds = NO_KINDS, *, standing: Any = MISSING
+) -> Tree:
+    """Build the tree from its defaults, or from a `standing` one, and the settings; later settings win.
 
     Raises: ConfigError with every problem: the key, the problem and its source.
     """
     builder = _Builder(tree, kinds)
-    built: Tree = builder.branch(tree, list(settings), (), MISSING)
+    built: Tree = builder.branch(tree, list(settings), (), standing)
     if builder.problems:
         raise ConfigError(*dict.fromkeys(builder.problems))
     return built

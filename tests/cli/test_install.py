@@ -100,7 +100,11 @@ def test_every_package_is_in_one_wheel(wheels: dict[str, Path]) -> None:
         "farrank_docs",
     }
     assert packages["farrank"] | packages["farrank-client"] == {*linted} - not_shipped
-    stubs = {f"farrank/v1/rerank_pb2{ending}" for ending in (".py", ".pyi", "_grpc.py")}
+    stubs = {
+        f"farrank/v1/{name}_pb2{ending}"
+        for name in ("rerank", "admin")
+        for ending in (".py", ".pyi", "_grpc.py")
+    }
     assert stubs <= names["farrank-client"]
     typed = {
         name.partition("/")[0] for files in names.values() for name in files if name.endswith("/py.typed")

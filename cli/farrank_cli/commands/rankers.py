@@ -1,4 +1,4 @@
-"""`farrank rankers`: list a server's rankers, an artifact's exports or the papers' models; make a ranker."""
+"""`farrank rankers`: see and change a server's rankers; make a ranker; list exports or the papers' models."""
 
 import argparse
 import dataclasses
@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farrank_cli.admin_commands import ADMIN_ACTIONS, add_admin_flags, run_admin
 from farrank_cli.connection import add_connection_flags, connect
 from farrank_cli.exit_codes import DONE, CommandError, missing_extra, told_in_a_line
 from farrank_cli.flags import add_commands, flag
@@ -45,7 +46,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--papers", action="store_true", dest="of_papers", help=meaning)
     add_connection_flags(parser)
     title = "instead of listing"
-    actions = add_commands(parser, _ACTIONS, title=title, dest="action", metavar="[new | exports | measure]")
+    all_actions = {**ADMIN_ACTIONS, **_ACTIONS}
+    actions = add_commands(
+        parser, all_actions, title=title, dest="action", metavar=f"[{' | '.join(all_actions)}]"
+    )
+    for name in ADMIN_ACTIONS:
+        add_admin_flags(name, actions[name])
     exported = "a ranker's folder written by farrank, or a published model's folder or hub name"
     actions["exports"].add_argument("artifact", metavar="ARTIFACT", help=exported)
     published = "a published model's folder, or a hub name that is in the local cache"
@@ -64,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
 
     Raises: CommandError if the call fails, the ranker cannot be made or the server extra is missing.
     """
+    if args.action in ADMIN_ACTIONS:
+        return run_admin(args)
     if args.of_papers and args.action == "new":
         args.papers = True
     elif args.of_papers and args.action:

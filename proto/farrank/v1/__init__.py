@@ -1,1 +1,1 @@
-"""Package `farrank.v1`: `rerank_pb2` and `rerank_pb2_grpc`, compiled from `rerank.proto`."""
+"""Package `farrank.v1`: the modules compiled from `rerank.proto` and `admin.proto`."""

@@ -220,6 +220,19 @@ class HttpConfig(CheckedConfig):
 
 
 @dataclass(frozen=True, slots=True)
+class AdminConfig(CheckedConfig):
+    """The operator's endpoint, which changes rankers while they serve (`farrank rankers`).
+
+    Port 0 takes a free one; None: no endpoint. A host that other machines reach needs the `token_file`, whose
+    token each call must send. There is no TLS: reach it on loopback, or through `kubectl port-forward`.
+    """
+
+    port: int | None = between(0, 65535, None)
+    host: str = "127.0.0.1"
+    token_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ListenConfig(CheckedConfig):
     """Where the server listens. Port 0 takes a free one; metrics_port None serves no metrics.
 
@@ -238,6 +251,7 @@ class ListenConfig(CheckedConfig):
     tls: TlsConfig | None = None
     keys: Path | None = None
     http: HttpConfig = field(default_factory=HttpConfig)
+    admin: AdminConfig = field(default_factory=AdminConfig)
 
 
 @dataclass(frozen=True, slots=True)

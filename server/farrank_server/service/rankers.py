@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from farrank_calls.errors import FailedPrecondition, NotFound
 from farrank_server.config.schema import RankerConfig, ServerConfig
@@ -17,7 +18,7 @@ from farrank_server.engine.ranker_metrics import (
     show_memory,
     show_ranker,
 )
-from farrank_server.engine.versions import Canary
+from farrank_server.engine.versions import Canary, Role
 from farrank_server.metrics import Endpoint, Metrics
 from farrank_server.service.comparison import Comparison, Trial, compare
 from farrank_server.service.indexes import Indexes
@@ -56,6 +57,16 @@ def _files(folder: Path) -> list[tuple[str, int, int, int]]:
     return found
 
 
+class LoadedVersion(NamedTuple):
+    """A version of a ranker that takes a share of the calls, and the entry from which it was loaded."""
+
+    scorer: Scorer
+    role: Role
+    share: float
+    entry: RankerConfig
+    is_configured: bool
+
+
 class Rankers:
     """The loaded rankers, and every change of them. Calls in flight finish with those with which they began.
 
@@ -88,6 +99,35 @@ class Rankers:
         for name in loaded_from:
             self._show_new(name)
         show_memory(metrics, self._budget.total, config.limits.max_ranker_bytes)
+
+    def describe(self) -> list[LoadedVersion]:
+        """The versions that take calls: of each ranker the one that serves, then its canary."""
+        found = []
+        for name, (entry, _) in self._loaded_from.items():
+            share, is_configured = 0.0, name in self._configured
+            canary = self._versions.canaries.get(name)
+            if canary is not None:
+                share = canary.share
+            serving = self._versions.rankers[name]
+            found.append(LoadedVersion(serving, "serving", 1 - share, entry, is_configured))
+            if canary is not None:
+                beside, _ = self._canaries_from[name]
+                found.append(LoadedVersion(canary.scorer, "canary", share, beside, is_configured))
+        return found
+
+    def weight_bytes(self) -> int:
+        """The bytes of all loaded weights, also of versions that have only calls from before."""
+        return self._budget.total()
+
+    def version_of(self, name: str, role: Role = "serving") -> str:
+        """The version of a ranker that has this role."""
+        scorer = self._versions.rankers[name]
+        return (scorer if role == "serving" else self._versions.canaries[name].scorer).version
+
+    def entry(self, name: str) -> RankerConfig:
+        """The entry from which a ranker's version that serves was loaded. Raises: NotFound."""
+        self._check_loaded(name)
+        return self._loaded_from[name][0]
 
     @property
     def entries(self) -> dict[str, RankerConfig]:
