@@ -12,7 +12,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PROTOS = ("farrank/v1/rerank.proto", "farrank/v1/admin.proto")
 
 
-class ProtobufBuildHook(BuildHookInterface):
+class ProtobufBuildHook(BuildHookInterface[Any]):
     """Write `*_pb2.py`, `*_pb2.pyi` and `*_pb2_grpc.py` next to each `.proto`."""
 
     PLUGIN_NAME = "custom"
@@ -23,7 +23,7 @@ class ProtobufBuildHook(BuildHookInterface):
         Raises: RuntimeError if protoc refuses a file.
         """
         # Imported here, because hatchling also imports this module when it only reads the metadata.
-        from grpc_tools import protoc
+        from grpc_tools import protoc  # type: ignore[import-not-found]  # only builds have it
 
         inside = Path(self.root, "proto")
         root = inside if inside.is_dir() else Path(self.root).parent / "proto"
