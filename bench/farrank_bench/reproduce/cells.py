@@ -27,7 +27,8 @@ class Way:
     `depth` is "all", "adaptive", "first chunk", of `first_tokens` tokens, or a peer's own. `first_stage` is
     "BM25", "dense" or "hybrid". `runtime` is "torch", or "export" for `--export auto`. `stored` are the flags
     with which the index keeps the ranker's vectors. An empty `precision` leaves it to the server. `peer` is
-    one of `peers.PEERS`; an empty one is Farrank. `timed` is the number of questions of a timed round.
+    one of those above; an empty one is Farrank. `timed` is the number of questions of 16 callers' rounds,
+    which a way without any does not have.
     """
 
     name: str
@@ -75,14 +76,16 @@ WAYS = (
     _reading("maxp-adaptive", "embedded:maxp", "adaptive", runtime="torch"),
     # Its chunks have 128 tokens.
     _reading("maxp-first", "embedded:maxp", "first chunk", runtime="torch", first_tokens=128),
-    Way("st-bi-encoder", "embedded", "256 tokens", peer=BI_ENCODER),
     _reading("st-cross-encoder", "embedded:maxp", "512 tokens", peer=CROSS_ENCODER),
 )
 # Some have more: what matters to long documents only, and one axis at a time on a collection or two.
 _BEST_CHUNK = _reading("es-best-chunk", "embedded:maxp", "BM25's best chunk", peer=BEST_CHUNK)
-_ALL = _reading("maxp-all", "embedded:maxp", "all", runtime="torch")
+# Sixteen callers would wait for minutes.
+_ALL = _reading("maxp-all", "embedded:maxp", "all", runtime="torch", timed=0)
+_BI_ENCODER = Way("st-bi-encoder", "embedded", "256 tokens", peer=BI_ENCODER)
 _PYLATE = Way("pylate", "embedded:maxsim", "300 tokens", peer=PYLATE)
 _INFINITY = Way("infinity", "embedded", "256 tokens", peer=INFINITY)
+_OF_LONG = (_BI_ENCODER, _PYLATE, _BEST_CHUNK)
 _FIRST_STAGES = (
     Way("dense", "embedded", "all", first_stage="dense", runtime="torch", stored=_EMBEDDED),
     Way("hybrid", "embedded", "all", first_stage="hybrid", runtime="torch", stored=_EMBEDDED),
@@ -92,10 +95,10 @@ _EXPORTS = (
     _reading("maxp-adaptive-export", "embedded:maxp", "adaptive", runtime="export"),
 )
 MORE: Mapping[str, tuple[Way, ...]] = {
-    DEMO: (_PYLATE, _INFINITY, _BEST_CHUNK, *_FIRST_STAGES, *_EXPORTS),
-    SQUAD: (_PYLATE, _INFINITY, _BEST_CHUNK, *_EXPORTS),
-    FAR: (_PYLATE, _BEST_CHUNK, _ALL),
-    BIASED: (_PYLATE, _BEST_CHUNK, _ALL),
+    DEMO: (*_OF_LONG, _INFINITY, *_FIRST_STAGES, *_EXPORTS),
+    SQUAD: (*_OF_LONG, _INFINITY, *_EXPORTS),
+    FAR: (*_OF_LONG, _ALL),
+    BIASED: _OF_LONG,
     NFCORPUS: _FIRST_STAGES,
 }
 

@@ -58,7 +58,8 @@ def built(corpus: Corpus, stored: Sequence[str], folder: Path) -> Index:
         started_s = time.monotonic()
         # An index without its time is of a command that was interrupted.
         again = ["--overwrite"] if folder.exists() else []
-        write_index(corpus.judged, folder, [*stored, *again])
+        quick = ["--encode-precision=quick"] if stored else []
+        write_index(corpus.judged, folder, [*stored, *quick, *again])
         times.write_text(json.dumps({"seconds": time.monotonic() - started_s}), "utf-8")
     manifest = read_manifest(folder)
     assert manifest is not None, "farrank index writes one"
@@ -300,7 +301,7 @@ async def _asked(
             await ask(target, maker, asked.queries)
             if asked.rounds:
                 asked.times.add_parts(target.taken_ms, asked.rounds)
-            for _ in range(asked.rounds):
+            for _ in range(asked.rounds if asked.timed else 0):
                 target.taken_ms.clear()
                 await ask(target, replace(untimed, in_flight=CALLERS[1]), asked.timed)
                 asked.times.add(CALLERS[1], target.taken_ms)

@@ -128,6 +128,9 @@ def test_a_peer_ranks_the_candidates_of_lucene_or_of_a_run(corpus: Corpus, tmp_p
     figures = measure(cell, corpus, kept, rounds=1)
     found = {key: {each.doc_id for each in of} for key, of in read_run(kept.run(cell)).items()}
     assert found == {"q1": {"rhine", "po"}, "q2": {"bread"}, "q3": {"rhine", "po"}}
+    of_one = measure(Cell("rivers", replace(way, name="one", timed=0)), corpus, kept, rounds=2)
+    assert of_one.calls == {"1": 3}
+    assert set(of_one.p99_ms) == {"1"}
     assert figures.calls == {"1": 3, "16": 3}
     assert figures.bytes_a_document == 384 * 4
     given = tmp_path / "given.trec"
