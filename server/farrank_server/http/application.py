@@ -59,7 +59,7 @@ class HttpApplication:
         self.serving = False
         self._health_asked_s = -math.inf
         self._calls = HttpCalls(config.limits, service, guard, unread, receiving)
-        models = Models(service.rankers, config.listen.http)
+        models = Models(service.rankers, config.listen.http, service.gone)
         http = config.listen.http
         cors = Middleware(
             CORSMiddleware,

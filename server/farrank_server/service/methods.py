@@ -57,6 +57,11 @@ class RerankService:
         """All rankers by name, the default one first."""
         return self._engine.rankers
 
+    @property
+    def gone(self) -> Mapping[str, str]:
+        """Why rankers were removed, by their names."""
+        return self._engine.versions.gone
+
     async def Rerank(
         self, request: pb.RerankRequest, deadline_s: float | None, entry: Entry
     ) -> pb.RerankResponse:

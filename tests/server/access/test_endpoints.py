@@ -209,6 +209,21 @@ async def test_a_ranker_that_a_key_may_not_use_looks_like_an_absent_one(endpoint
     )
 
 
+async def test_a_keys_rankers_are_its_in_each_version(endpoints: Endpoints) -> None:
+    versions = {name: each.version for name, each in endpoints.bench.engine.rankers.items()}
+    key = await endpoints.key("team", rankers=["biencoder"])
+    for asked in (f"biencoder@{versions['biencoder']}", f"@{versions['biencoder'][:8]}"):
+        answer = await endpoints.grpc("Rerank", request(asked), key)
+        assert (answer.ranker.name, answer.ranker.version) == ("biencoder", versions["biencoder"])
+    other = await endpoints.grpc("Rerank", request(f"maxp@{versions['maxp']}"), key)
+    assert other.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert versions["maxp"] not in other.details()
+    body = {**COHERE, "model": f"maxp@{versions['maxp']}"}
+    assert (await endpoints.post("/v1/rerank", body, key))[0] == 403
+    body = {**COHERE, "model": f"biencoder@{versions['biencoder']}"}
+    assert (await endpoints.post("/v1/rerank", body, key))[1]["model"] == "biencoder"
+
+
 async def test_only_what_a_key_may_use_is_listed_and_is_its_default(endpoints: Endpoints) -> None:
     key = await endpoints.key("team", rankers=["both", "biencoder"], indexes=["hidden"])
     listed = await endpoints.grpc("ListRankers", pb.ListRankersRequest(), key)

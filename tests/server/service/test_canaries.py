@@ -103,6 +103,8 @@ async def test_a_caller_asks_for_a_version(tiny_rankers: dict[str, Path]) -> Non
         for version in (old, new):
             for ranker in (f"it@{version}", f"it@{version[:6]}", f"@{version}"):
                 assert (await served.ask(ranker=ranker)).ranker.version == version
+        asked = {"door": "grpc", "method": "Rerank", "ranker": "it", "code": "OK"}
+        await until(lambda: served.metric("requests_total", **asked) == 7)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await served.ask(ranker="it@zzz")
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND

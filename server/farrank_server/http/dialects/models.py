@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
+from farrank_calls.errors import NotFound
 from farrank_server.access.callers import Caller
 from farrank_server.config.schema import HttpConfig
 from farrank_server.engine.loaded.ranker import Scorer
@@ -13,11 +15,16 @@ class Models:
     """The rankers by their own names, and by the model names that clients of other services send.
 
     `rankers` begins with the default one. `config.models` maps patterns with `*` to a ranker's name; an empty
-    name means the default ranker. Upper and lower case are the same.
+    name means the default ranker. Upper and lower case are the same. `gone` says why names were removed.
     """
 
-    def __init__(self, rankers: Mapping[str, Scorer], config: HttpConfig) -> None:
-        self._rankers = rankers
+    def __init__(
+        self,
+        rankers: Mapping[str, Scorer],
+        config: HttpConfig,
+        gone: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._rankers, self._gone = rankers, gone
         self._aliases = config.models
         self._accepts_unknown = config.unknown_models == "default"
 
@@ -47,6 +54,8 @@ class Models:
             is_known = found == "" or found in usable
             if not is_known and not (accepts_unknown or self._accepts_unknown):
                 known = [alias for alias, to in aliases if (to or default) in usable]
+                if name in self._gone and caller.may_rank(name):
+                    raise NotFound(f"model: no ranker {name!r} here, {self._gone[name]}")
                 raise caller.no_ranker("model", name, (*usable, *known))
             name, unknown = (found, "") if found is not None and is_known else ("", name)
         name = name or default

@@ -56,3 +56,21 @@ async def test_the_rankers_are_listed_as_models(shared_endpoint: Opened, path: s
     assert answer["object"] == "list"
     assert [each["id"] for each in answer["data"]] == ["maxp", "biencoder", "both"]
     assert all(each["object"] == "model" for each in answer["data"])
+
+
+async def test_a_version_is_asked_for_after_an_at(shared_endpoint: Opened) -> None:
+    version = shared_endpoint.bench.engine.rankers["biencoder"].version
+    for path in ("/v1/rerank", "/infinity/rerank"):
+        status, answer = await shared_endpoint.post(path, {**REQUEST, "model": f"biencoder@{version[:8]}"})
+        assert (status, answer["model"]) == (200, "biencoder")
+        status, answer = await shared_endpoint.post(path, {**REQUEST, "model": "biencoder@zz"})
+        assert status == 404
+        assert f"begins with 'zz'; those of ranker biencoder are: {version}" in str(answer)
+
+
+async def test_a_ranker_that_has_gone_is_named_with_the_reason(open_endpoint: OpenEndpoint) -> None:
+    async with open_endpoint() as endpoint:
+        endpoint.bench.engine.versions.gone["left"] = "it was unloaded"
+        status, answer = await endpoint.post("/v2/rerank", {**REQUEST, "model": "left"})
+        assert status == 404
+        assert "model: no ranker 'left' here, it was unloaded" in str(answer)
