@@ -3,7 +3,7 @@
 A real server has the embedded backbone with an untrained head, in two versions, behind a link. Callers send
 independent calls at a steady rate. Periods without and with swaps take turns in one run: a swap moves the
 link and asks the server to reload. Each version's ranking of each text is known from calls before the load,
-so an answer that mixes two versions would match neither.
+so an answer that mixes two versions would match neither. After each swap the server's memory is read.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_bench.report import Command, Heading, Row, spread
 from farrank_bench.served import resident_mib
-from farrank_cli.spawn import spawned_server
+from farrank_cli.spawn import SpawnedServer, spawned_server
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.files.untrained import new_ranker
 from farrank_server.pid_file import reload
@@ -37,6 +37,10 @@ RELOAD_S = 60.0
 # A score's last bits depend on the other texts of its batch.
 DECIMALS = 3
 AIM = 1.2
+# Memory after the last swaps may be this many times that after the first ones.
+MEMORY_AIM = 1.05
+# Memory is printed after each this many swaps.
+SHOWN_EACH = 10
 
 Answer = tuple[tuple[int, float], ...]
 
@@ -66,19 +70,22 @@ def requests() -> list[pb.RerankRequest]:
 class Swapped:
     """A server, the link to its ranker, and what its answers said."""
 
-    def __init__(self, address: str, link: Path, versions: tuple[Path, Path], pid_file: Path) -> None:
-        self._address, self._link, self._versions, self._pid_file = address, link, versions, pid_file
+    def __init__(
+        self, server: SpawnedServer, link: Path, versions: tuple[Path, Path], pid_file: Path
+    ) -> None:
+        self._server, self._link, self._versions, self._pid_file = server, link, versions, pid_file
         self._requests = requests()
         self._now = 0
         self._known: dict[tuple[str, int], Answer] = {}
         self.statuses: Counter[str] = Counter()
         self.by_version: Counter[str] = Counter()
         self.mixed = 0
+        self.memory_mib: list[float] = []
 
     async def run(self, pairs: int, swaps: int, seconds: float, rate_per_s: float) -> list[Period]:
         """Let periods of `seconds` without and with `swaps` take turns."""
         periods: list[Period] = []
-        async with grpc.aio.insecure_channel(self._address) as channel:
+        async with grpc.aio.insecure_channel(self._server.address) as channel:
             self._stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]
             for _ in self._versions:
                 await self._learn()
@@ -90,6 +97,7 @@ class Swapped:
                     due_s = (place + 0.5) * seconds / swaps
                     await asyncio.sleep(max(0.0, self._began_s + due_s - time.monotonic()))
                     period.swaps_s.append(await self._swap())
+                    self.memory_mib.append(resident_mib(self._server.process.pid))
                 period.has_swapped = True
                 await loading
                 periods.append(period)
@@ -156,36 +164,27 @@ def measure(pairs: int, swaps: int, seconds: float, rate_per_s: float) -> list[R
         link.symlink_to(versions[0])
         flags = (f"--ranker=it={link}", f"--pid-file={pid_file}", "--log-level=warning")
         server = stack.enter_context(spawned_server(flags))
-        swapped = Swapped(server.address, link, versions, pid_file)
-        memory: list[float] = []
-
-        async def watch() -> None:
-            while True:
-                memory.append(resident_mib(server.process.pid))
-                await asyncio.sleep(1.0)
-
-        async def run() -> list[Period]:
-            watching = asyncio.create_task(watch())
-            try:
-                return await swapped.run(pairs, swaps, seconds, rate_per_s)
-            finally:
-                watching.cancel()
-
-        return rows(asyncio.run(run()), swapped, memory)
+        swapped = Swapped(server, link, versions, pid_file)
+        return rows(asyncio.run(swapped.run(pairs, swaps, seconds, rate_per_s)), swapped)
 
 
-def rows(periods: list[Period], swapped: Swapped, memory: list[float]) -> list[Row]:
+def rows(periods: list[Period], swapped: Swapped) -> list[Row]:
     """Report the calls, their latency with and without swaps, and the memory."""
     steady, swapping = ([each for each in periods if each.swapping is which] for which in (False, True))
-    p99 = {
-        which: 1e3 * float(np.percentile([s for each in of for s in each.latencies_s], 99))
-        for which, of in (("steady", steady), ("swapping", swapping))
-    }
+    by_kind = {"steady": steady, "swapping": swapping}
+    p50, p99 = (
+        {
+            kind: 1e3 * float(np.percentile([s for each in of for s in each.latencies_s], percent))
+            for kind, of in by_kind.items()
+        }
+        for percent in (50, 99)
+    )
     ratio = p99["swapping"] / p99["steady"]
     took_s = [each for period in swapping for each in period.swaps_s]
     lost: Mapping[str, int] = {name: count for name, count in swapped.statuses.items() if name != "OK"}
-    # The first tenth is the start: caches fill, and the first version is part of the process's first heap.
-    settled, last = memory[len(memory) // 10 : len(memory) // 5], memory[-max(1, len(memory) // 10) :]
+    memory = [float(np.median(each)) for each in np.array_split(swapped.memory_mib, 5) if len(each)]
+    shown = ", ".join(f"{each:.0f}" for each in swapped.memory_mib[SHOWN_EACH - 1 :: SHOWN_EACH])
+    growth = memory[-1] / memory[0]
     versions = ", ".join(str(count) for count in swapped.by_version.values())
     return [
         Row("swaps", str(len(took_s))),
@@ -194,13 +193,16 @@ def rows(periods: list[Period], swapped: Swapped, memory: list[float]) -> list[R
         Row("calls lost, by status", str(dict(lost) or 0), "0", not lost),
         Row("answers of each version", versions),
         Row("answers that match no single version", str(swapped.mixed), "0", not swapped.mixed),
+        Row("p50 without swaps / with, ms", f"{p50['steady']:.1f} / {p50['swapping']:.1f}"),
         Row("p99 without swaps, ms", f"{p99['steady']:.1f}"),
         Row("p99 with swaps, ms", f"{p99['swapping']:.1f}"),
         Row("p99 with swaps over without", f"{ratio:.2f}", f"at most {AIM:g}", ratio <= AIM),
+        Row(f"server memory after each {SHOWN_EACH} swaps, MiB", shown),
         Row(
-            "server memory, early / at the end, MiB",
-            f"{np.median(settled):.0f} / {np.median(last):.0f}",
-            "flat",
+            "server memory after the last fifth of the swaps over the first",
+            f"{growth:.2f}",
+            f"at most {MEMORY_AIM:g}",
+            growth <= MEMORY_AIM,
         ),
     ]
 
