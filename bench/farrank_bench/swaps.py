@@ -47,11 +47,15 @@ Answer = tuple[tuple[int, float], ...]
 
 @dataclass(slots=True)
 class Period:
-    """A time with or without swaps: the latency of its calls, and how its swaps went."""
+    """A time with or without swaps: the latency of its calls, and how its swaps went.
+
+    `during_s` has the latencies of those calls again that came while a swap was going on.
+    """
 
     swapping: bool
     has_swapped: bool = False
     latencies_s: list[float] = field(default_factory=list)
+    during_s: list[float] = field(default_factory=list)
     swaps_s: list[float] = field(default_factory=list)
 
 
@@ -76,6 +80,7 @@ class Swapped:
         self._server, self._link, self._versions, self._pid_file = server, link, versions, pid_file
         self._requests = requests()
         self._now = 0
+        self._is_swapping = False
         self._known: dict[tuple[str, int], Answer] = {}
         self.statuses: Counter[str] = Counter()
         self.by_version: Counter[str] = Counter()
@@ -110,7 +115,11 @@ class Swapped:
         fresh = self._link.with_name("fresh")
         fresh.symlink_to(self._versions[self._now])
         fresh.replace(self._link)
-        await asyncio.to_thread(reload, self._pid_file, RELOAD_S)
+        self._is_swapping = True
+        try:
+            await asyncio.to_thread(reload, self._pid_file, RELOAD_S)
+        finally:
+            self._is_swapping = False
         return time.monotonic() - began_s
 
     async def _learn(self) -> None:
@@ -130,12 +139,16 @@ class Swapped:
         await asyncio.gather(*calls)
 
     async def _call(self, period: Period, number: int, due_s: float) -> None:
+        during = self._is_swapping
         try:
             answer = await self._stub.Rerank(self._requests[number], timeout=TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             self.statuses[error.code().name] += 1
             return
-        period.latencies_s.append(time.monotonic() - due_s)
+        latency_s = time.monotonic() - due_s
+        period.latencies_s.append(latency_s)
+        if during:
+            period.during_s.append(latency_s)
         self.statuses["OK"] += 1
         self.by_version[answer.ranker.version] += 1
         known = self._known.get((answer.ranker.version, number), ())
@@ -171,13 +184,13 @@ def measure(pairs: int, swaps: int, seconds: float, rate_per_s: float) -> list[R
 def rows(periods: list[Period], swapped: Swapped) -> list[Row]:
     """Report the calls, their latency with and without swaps, and the memory."""
     steady, swapping = ([each for each in periods if each.swapping is which] for which in (False, True))
-    by_kind = {"steady": steady, "swapping": swapping}
+    latencies_ms = {
+        "steady": [1e3 * s for each in steady for s in each.latencies_s],
+        "swapping": [1e3 * s for each in swapping for s in each.latencies_s],
+        "during": [1e3 * s for each in swapping for s in each.during_s],
+    }
     p50, p99 = (
-        {
-            kind: 1e3 * float(np.percentile([s for each in of for s in each.latencies_s], percent))
-            for kind, of in by_kind.items()
-        }
-        for percent in (50, 99)
+        {kind: float(np.percentile(of, percent)) for kind, of in latencies_ms.items()} for percent in (50, 99)
     )
     ratio = p99["swapping"] / p99["steady"]
     took_s = [each for period in swapping for each in period.swaps_s]
@@ -193,9 +206,14 @@ def rows(periods: list[Period], swapped: Swapped) -> list[Row]:
         Row("calls lost, by status", str(dict(lost) or 0), "0", not lost),
         Row("answers of each version", versions),
         Row("answers that match no single version", str(swapped.mixed), "0", not swapped.mixed),
-        Row("p50 without swaps / with, ms", f"{p50['steady']:.1f} / {p50['swapping']:.1f}"),
-        Row("p99 without swaps, ms", f"{p99['steady']:.1f}"),
-        Row("p99 with swaps, ms", f"{p99['swapping']:.1f}"),
+        Row(
+            "p50 without swaps / with / of calls that came during one, ms",
+            f"{p50['steady']:.1f} / {p50['swapping']:.1f} / {p50['during']:.1f}",
+        ),
+        Row(
+            "p99 without swaps / with / of calls that came during one, ms",
+            f"{p99['steady']:.1f} / {p99['swapping']:.1f} / {p99['during']:.1f}",
+        ),
         Row("p99 with swaps over without", f"{ratio:.2f}", f"at most {AIM:g}", ratio <= AIM),
         Row(f"server memory after each {SHOWN_EACH} swaps, MiB", shown),
         Row(

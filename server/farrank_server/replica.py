@@ -185,6 +185,7 @@ class Replica:
         self.indexes = Indexes(now, opening, self.engine, self.metrics)
         opened.push_async_callback(self.indexes.stop)
         loader = BesideLoader(config, engine, self.indexes, encoders, self._cache)
+        opened.callback(loader.close)
         self.rankers = Rankers(
             config,
             loaded_from,

@@ -12,8 +12,9 @@ from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.loaded.document_cache import DocumentCache
-from farrank_server.engine.loaded.loading import load_ranker
+from farrank_server.engine.loaded.loading import load_beside
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
+from farrank_server.engine.loaded.warm_up import warm_up_in_turns
 from farrank_server.engine.query_encoders import EngineEncoders
 from farrank_server.service.indexes import Indexes
 from farrank_settings.errors import ConfigError
@@ -23,7 +24,11 @@ NICENESS = 10
 
 
 class BesideLoader:
-    """Loads rankers on threads of their own, in the time that serving leaves. Belongs to the event loop."""
+    """Loads rankers on a thread of its own, in the time that serving leaves. Belongs to the event loop.
+
+    It is the same thread for each ranker, because a new thread would take further memory: the C library's
+    allocator has an arena for each, and OpenMP a team.
+    """
 
     def __init__(
         self,
@@ -36,6 +41,12 @@ class BesideLoader:
         self._config, self._cache = config, cache
         self._engine, self._indexes, self._encoders = engine, indexes, encoders
         self._numbers = count(2)
+        self._thread = DeviceThread("farrank-loader")
+        self._thread.submit(_give_way)
+
+    def close(self) -> None:
+        """End the thread, after a ranker that it loads now."""
+        self._thread.shutdown(timeout_s=0.0)
 
     async def load(self, name: str, source: RankerConfig) -> Scorer:
         """Load a ranker, or a further version of one, and warm it up. It gets no calls yet.
@@ -43,14 +54,12 @@ class BesideLoader:
         Raises: ConfigError naming the ranker and the problem; nothing of it then stays in memory.
         """
         config = replace(self._config, rankers={**self._config.rankers, name: source})
-        # The device's thread goes on with its batches. OpenMP's team of this thread ends with it.
-        loader = DeviceThread()
+        loading = self._thread.submit(load_beside, name, config, self._cache)
+        scorer = await asyncio.wrap_future(loading)
         try:
-            loader.submit(_give_way)
-            scorer = await asyncio.wrap_future(loader.submit(load_ranker, name, config, self._cache))
-        finally:
-            loader.shutdown(timeout_s=0.0)
-        try:
+            for member in scorer.members:
+                if member.capabilities.device == "cpu":
+                    await self._engine.device.in_turns(warm_up_in_turns(member))
             versions = self._engine.versions
             if name in versions.rankers:
                 self._check_replaces(versions.rankers[name], scorer)

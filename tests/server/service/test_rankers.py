@@ -5,11 +5,12 @@ import gc
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from weakref import ref
 
 import grpc
@@ -18,11 +19,11 @@ import pytest
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_first_stage.config import FirstStageConfig
-from farrank_rankers.tokens import EncoderInput
+from farrank_rankers.reader import Reader
 from farrank_server.config.schema import DepthConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.replica import Replica
 from farrank_settings.errors import ConfigError
-from support.engine_bench import QUERY, TEXTS, Faulty, until
+from support.engine_bench import QUERY, TEXTS, until
 
 DOCUMENTS = [pb.Document(id=f"d{n}", text=text) for n, text in enumerate(TEXTS)]
 
@@ -101,13 +102,9 @@ async def test_no_call_is_lost_or_scored_by_two_versions_while_rankers_are_swapp
 
 
 async def test_a_call_in_flight_keeps_its_version_which_is_freed_after_it(
-    tiny_rankers: dict[str, Path], folder: Path
+    tiny_rankers: dict[str, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_end = threading.Event(), threading.Event()
-
-    def hold(_: Sequence[EncoderInput]) -> None:
-        began.set()
-        may_end.wait(60)
 
     async with (
         Replica(configured({"it": folder})) as replica,
@@ -116,10 +113,18 @@ async def test_a_call_in_flight_keeps_its_version_which_is_freed_after_it(
         stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
         old = replica.engine.loaded["it"]
         kept = ref(old.runtime)
-        old.runtime = Faulty(old.runtime, hold)
+        split = Reader.document_steps
+
+        def hold(*of: Any, **options: Any) -> Any:
+            if not began.is_set():  # the new version reads a text, too
+                began.set()
+                assert may_end.wait(60)
+            return split(*of, **options)
+
+        monkeypatch.setattr(Reader, "document_steps", hold)
         call = asyncio.ensure_future(stub.Rerank(asked(), timeout=120))
         try:
-            await asyncio.to_thread(began.wait)
+            assert await asyncio.to_thread(began.wait, 60)
             point(folder, tiny_rankers["firstp"])
             await replica.reload()
             assert replica.engine.loaded["it"] is not old

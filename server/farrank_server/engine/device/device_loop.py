@@ -34,6 +34,9 @@ RELOADS_IN_VAIN = 3
 # had gone.
 AHEAD = 1
 
+# A busy device takes one turn of the work beside calls after each such time.
+TURN_AFTER_S = 0.5
+
 T = TypeVar("T")
 
 
@@ -45,9 +48,9 @@ class DeviceThread:
     native code must not keep the process from ending.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "farrank-device") -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="farrank-device", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
@@ -107,6 +110,7 @@ class DeviceLoop:
         self._results = BatchResults(self.work, reservations, metrics, watchdog)
         self._reloads_in_vain = 0
         self._in_flight: deque[BatchInFlight] = deque()
+        self._turn_s = 0.0
 
     @property
     def has_succeeded(self) -> bool:
@@ -140,10 +144,12 @@ class DeviceLoop:
         """
         work = self.work
         while True:
-            idle = not (self._in_flight or work.has_work or work.doubted or work.is_stopping)
+            idle = not (self._in_flight or work.has_work or work.doubted or work.beside or work.is_stopping)
             self._take_messages(wait=idle)
             if work.leaving:
                 self._free_leaving()
+            if work.beside and time.monotonic() - self._turn_s > TURN_AFTER_S:
+                self._take_turn()
             if not work.is_stopping and self._run_next():
                 continue
             if self._in_flight and self._in_flight[0].may_run:
@@ -154,6 +160,8 @@ class DeviceLoop:
             elif work.is_stopping:
                 self._results.count()
                 return
+            elif work.beside:
+                self._take_turn()
             elif work.doubted:
                 self._measure(work.doubted.pop())
 
@@ -225,6 +233,25 @@ class DeviceLoop:
             return
         now = ranker.speeds.encoding.per_s
         log.info("ranker %s: measured again, %.0f tokens/s instead of %.0f", ranker.name, now, before)
+
+    def _take_turn(self) -> None:
+        """Run one step of the work beside calls. Its errors are its own: no call depends on it yet."""
+        self._turn_s = time.monotonic()
+        turns = self.work.beside.popleft()
+        if turns.done.cancelled():
+            return
+        try:
+            with self.watchdog.step():
+                next(turns.steps)
+        except StopIteration:
+            turns.end()
+        except GivenUp:
+            raise
+        except BaseException as error:
+            forget_locals(error)
+            turns.end(error)
+        else:
+            self.work.beside.append(turns)
 
     def _recover(self, error: BaseException) -> bool:
         """Answer the calls that have work on the failed device, and load the rankers again.

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 
@@ -17,6 +17,7 @@ from farrank_server.engine.device.work_queue import (
     Close,
     Enter,
     Inputs,
+    InTurns,
     Leave,
     Measure,
     Open,
@@ -65,6 +66,7 @@ class Device:
         self._event_loop = asyncio.get_running_loop()
         self._open: set[ActiveCall] = set()
         self._coming_back: set[asyncio.Future[None]] = set()
+        self._beside: set[InTurns] = set()
         self._hung: DeviceThread | None = None
         self._ends_in_vain = 0
         self._is_stopping = False
@@ -145,6 +147,22 @@ class Device:
         self._rankers.remove(ranker)
         self.loop.inbox.put(Leave(ranker))
 
+    async def in_turns(self, steps: Iterator[None]) -> None:
+        """Run steps on the device's thread, one at a time, while it has nothing else to do.
+
+        Each step should take a few milliseconds, because a call that comes meanwhile waits for it.
+        Raises: the error of a step; Unavailable if the device is lost or hangs, or if it is stopped.
+        """
+        if self.state is DeviceState.LOST or self._is_stopping:
+            raise self._unavailable()
+        turns = InTurns(steps, Future())
+        self._beside.add(turns)
+        try:
+            self.loop.inbox.put(turns)
+            await asyncio.wrap_future(turns.done)
+        finally:
+            self._beside.discard(turns)
+
     def doubt(self, ranker: LoadedRanker) -> None:
         """Have a ranker's speed measured when the device is idle, unless the last measurement is recent."""
         if ranker.speeds.encoding.age_s > MEASURED_LATELY_S:
@@ -156,6 +174,7 @@ class Device:
         A thread that has not ended after `STOP_GRACE_S` is left running.
         """
         self._is_stopping = True
+        self._end_beside(Unavailable("the server stopped", reason=Reason.DRAINING))
         self._event_loop.call_soon_threadsafe(self._timer.cancel)
         self.loop.inbox.put(Stop())
         wait((self._ended,), timeout=STOP_GRACE_S)
@@ -204,6 +223,10 @@ class Device:
         for call in self._open:
             call.settle(error)
 
+    def _end_beside(self, error: FarrankError) -> None:
+        for turns in list(self._beside):
+            turns.end(error)
+
     def _make_loop(self) -> DeviceLoop:
         watchdog = Watchdog(self._hang_after_s)
         loop = DeviceLoop(self._rankers, self._reservations, self._metrics, watchdog, self._report)
@@ -240,6 +263,7 @@ class Device:
             self._metrics.worker_restarts.inc()
         if state is DeviceState.LOST:
             self._answer_open(self._unavailable())
+            self._end_beside(self._unavailable())
             self.lost.set()
         for changed in self._coming_back:
             if not changed.done():
@@ -278,6 +302,7 @@ class Device:
         """Fail all calls of the thread with `error`, and load the rankers on a new thread."""
         self._change(DeviceState.RELOADING)
         self._answer_open(error)
+        self._end_beside(error)
         # The old thread ends when its call returns, if it has not ended yet.
         self._thread.shutdown(timeout_s=0.0)
         self._thread = DeviceThread()

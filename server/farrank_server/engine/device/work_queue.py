@@ -6,7 +6,10 @@ calls, so they need no locks. Abandoning a call of thousands of inputs costs the
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from farrank_calls.fairness.fair_order import QUANTUM_S, FairOrder, Rank
@@ -64,6 +67,25 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class InTurns:
+    """Work beside calls: run a step when the device is idle, and now and then when it is busy.
+
+    `done` is set after the last step, or has the error of one.
+    """
+
+    steps: Iterator[None]
+    done: Future[None]
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Set the outcome, unless there is one. Any thread may call it."""
+        with suppress(InvalidStateError):
+            if error is None:
+                self.done.set_result(None)
+            else:
+                self.done.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
 class Enter:
     """Calls of this ranker may come from now on. It is loaded and warm."""
 
@@ -82,7 +104,7 @@ class Stop:
     """End after the work that is on the device now."""
 
 
-Message = Open | Inputs | Begin | Close | Measure | Enter | Leave | Stop
+Message = Open | Inputs | Begin | Close | Measure | InTurns | Enter | Leave | Stop
 
 
 class Inbox:
@@ -163,9 +185,9 @@ class QueueState:
 class WorkQueue:
     """The queues of all rankers. Only `states` may be read by other threads. Times are of one clock.
 
-    `order` is the order among accounts, for all rankers together. `started` holds the calls that have or had
-    inputs on the device. `leaving` are the rankers to free. `kept_bytes` is the device memory of the features
-    of incomplete documents.
+    `order` is the order among accounts, for all rankers together. `started` holds the calls that have or
+    had inputs on the device. `leaving` are the rankers to free. `beside` is work that takes turns with
+    calls. `kept_bytes` is the device memory of the features of incomplete documents.
     """
 
     def __init__(self, rankers: Sequence[LoadedRanker]) -> None:
@@ -175,6 +197,7 @@ class WorkQueue:
         }
         self.leaving: list[LoadedRanker] = []
         self.doubted: list[LoadedRanker] = []
+        self.beside = deque[InTurns]()
         self.started: set[ActiveCall] = set()
         self.kept_bytes = 0
         self.is_stopping = False
@@ -212,6 +235,8 @@ class WorkQueue:
             case Measure(ranker):
                 if ranker.key in self.queues and ranker not in self.doubted:
                     self.doubted.append(ranker)
+            case InTurns():
+                self.beside.append(message)
             case Enter(ranker):
                 self.queues[ranker.key] = RankerQueue(ranker, Batcher(ranker.policy, self.order))
             case Leave(ranker):

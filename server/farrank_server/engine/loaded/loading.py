@@ -53,18 +53,28 @@ def load_rankers(config: ServerConfig, cache: DocumentCache) -> list[Scorer]:
     return [_load_scorer(name, members, config, cache) for name, members in configured.items()]
 
 
-def load_ranker(name: str, config: ServerConfig, cache: DocumentCache) -> Scorer:
-    """Load one configured ranker, and its members, onto the device and warm it up. Raises: ConfigError."""
-    return _load_scorer(name, _members(name, config.rankers[name]), config, cache)
+def load_beside(name: str, config: ServerConfig, cache: DocumentCache) -> Scorer:
+    """Load one configured ranker, and its members, while the device runs batches of others.
+
+    On a CPU it is not warm yet, and its speed is not known: `warm_up_in_turns` follows. A GPU runs its
+    batches beside those of calls, since kernels may have to be compiled first, which takes long.
+    Raises: ConfigError.
+    """
+    return _load_scorer(name, _members(name, config.rankers[name]), config, cache, is_beside=True)
 
 
 def _load_scorer(
-    name: str, members: Mapping[str, RankerConfig], config: ServerConfig, cache: DocumentCache
+    name: str,
+    members: Mapping[str, RankerConfig],
+    config: ServerConfig,
+    cache: DocumentCache,
+    *,
+    is_beside: bool = False,
 ) -> Scorer:
     loaded: list[LoadedRanker] = []
     try:
         for each, member in members.items():
-            loaded.append(_load(each, member, config, cache))
+            loaded.append(_load(each, member, config, cache, is_beside=is_beside))
         depth = depth_of(name, config.rankers[name], [member.spec for member in loaded])
     except BaseException:
         for done in loaded:
@@ -136,7 +146,9 @@ def _members(name: str, source: RankerConfig) -> dict[str, RankerConfig]:
     return {f"{name}/{member}": replace(source, source=str(folder)) for member, folder in folders.items()}
 
 
-def _load(name: str, source: RankerConfig, config: ServerConfig, cache: DocumentCache) -> LoadedRanker:
+def _load(
+    name: str, source: RankerConfig, config: ServerConfig, cache: DocumentCache, *, is_beside: bool
+) -> LoadedRanker:
     started_s = time.monotonic()
     served = _open(name, source, config)
     reader, runtime = served.reader, served.runtime
@@ -148,8 +160,9 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
             f"batching.max_batch_tokens: {max_batch_tokens} is too small for ranker {name}, "
             f"whose longest input has {longest} tokens"
         )
+    in_turns = is_beside and runs.device == "cpu"
     try:
-        tokens_per_s = runtime.warm_up()
+        tokens_per_s = 0.0 if in_turns else runtime.warm_up()
     except AttentionAbsent as error:  # found only when a pattern needs it
         raise ConfigError(f"rankers.{name}.packing: {error}") from error
     is_dual = reader.spec.plan == "dual"
@@ -170,16 +183,19 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
                 f"{runs.precision}"
             )
 
-    check_score(runtime)
+    if not in_turns:
+        check_score(runtime)
     packing = "packed" if runs.packed else "padded"
     where = f"{runs.runtime} on {runs.device} in {runs.precision}, {packing}"
     version = served.version
     if config.first_stage.indexes:
         # Each reload of the indexes compares this digest while calls are served: compute it now.
         reader.tokenizer.digest  # noqa: B018  # computed and cached
-    message = "ranker %s (%s, version %s) ready in %.1f s: %s, %.0f tokens/s (%s)"
+    message = "ranker %s (%s, version %s) %s in %.1f s: %s, %s (%s)"
     load_s = time.monotonic() - started_s
-    log.info(message, name, reader.spec.family, version, load_s, where, tokens_per_s, served.reason)
+    state = "read" if in_turns else "ready"
+    speed = "to be warmed up" if in_turns else f"{tokens_per_s:.0f} tokens/s"
+    log.info(message, name, reader.spec.family, version, state, load_s, where, speed, served.reason)
     if (prompt := describe_prompt(reader.spec)) is not None:
         log.info("ranker %s asks with the %s", name, prompt)
 
@@ -207,6 +223,7 @@ def _load(name: str, source: RankerConfig, config: ServerConfig, cache: Document
         runtime=runtime,
         capabilities=runs,
         load=load,
+        check_score=check_score,
         load_s=load_s,
         policy=BatchPolicy(
             max_batch_tokens, batching.max_padding_ratio, batching.window_batches, runs.packed

@@ -36,12 +36,13 @@ class AskedCall(Protocol):
 class LoadedRanker:
     """A ranker, its runtime and its measured speed.
 
-    Rankers that differ only in the limit on a document's tokens have the same `encodings_version`. `runtime`
-    belongs to the device thread and is absent while the device is being recovered. Other threads read its
-    `capabilities` here. `load` makes a new runtime; at the start it took `load_s`. `probe` is an input known
-    to be good. `runtime_reason` says why this runtime was chosen. `parity` says how closely an export matches
-    its ranker. `depth` is that of calls that ask for none. `key` tells versions of one name apart inside the
-    engine. `calls` counts the calls that use the ranker now; the last one ended at `used_s`.
+    Rankers that differ only in the limit on a document's tokens have the same `encodings_version`.
+    `runtime` belongs to the device thread and is absent while the device is being recovered. Other
+    threads read its `capabilities` here. `load` makes a new runtime; at the start it took `load_s`.
+    `check_score` raises ConfigError if a runtime's scores are not finite. `probe` is an input known to be
+    good. `runtime_reason` says why this runtime was chosen. `parity` says how closely an export matches
+    its ranker. `depth` is that of calls that ask for none. `key` tells versions of one name apart inside
+    the engine. `calls` counts the calls that use the ranker now; the last one ended at `used_s`.
     """
 
     name: str
@@ -53,6 +54,7 @@ class LoadedRanker:
     runtime: Runtime
     capabilities: Capabilities
     load: Callable[[], Runtime]
+    check_score: Callable[[Runtime], None]
     load_s: float
     policy: BatchPolicy
     speeds: Speeds
