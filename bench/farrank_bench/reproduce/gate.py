@@ -56,9 +56,17 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The expected qualities; the last change counts."""
+    """The expected qualities; of each minor version of Python the last change counts.
+
+    The documents are Python's own documentation, which differs between its minor versions.
+    """
 
     changes: tuple[Change, ...]
+
+    def newest(self, python: str = platform.python_version()) -> Change | None:
+        """The last change of this minor version, if it has one."""
+        same = (each for each in reversed(self.changes) if _minor(each.python) == _minor(python))
+        return next(same, None)
 
     def changed(self, reason: str, quality: Mapping[str, float]) -> "Expected":
         """Expect other qualities from now on.
@@ -75,6 +83,10 @@ class Expected:
     def write(self, path: Path) -> None:
         """Write all changes."""
         path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _minor(python: str) -> str:
+    return python.rpartition(".")[0]
 
 
 def read_expected(path: Path) -> Expected:
@@ -126,7 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = measured(Path(folder))
     before = read_expected(given.file) if given.file.exists() else Expected(())
-    for line in fallen(before.changes[-1].quality, found) if before.changes else ():
+    newest = before.newest()
+    for line in fallen(newest.quality, found) if newest else ():
         print(line)
     before.changed(given.reason, found).write(given.file)
     print(f"{given.file}: {', '.join(f'{name} {value:.4f}' for name, value in found.items())}")
