@@ -106,16 +106,24 @@ def test_a_rule_about_rankers_that_were_not_measured_says_so() -> None:
     assert {each.came_out for each in found} == {None}
 
 
-def test_one_seed_below_is_enough_to_be_not_above() -> None:
+def test_a_difference_between_a_few_seeds_is_not_enough() -> None:
     values = values_of(AS_PUBLISHED)
-    judge = Judge(values, {}, CHANCE)
-    assert judge.above(RAND, "Far, fine-tuned", MAXP, "Far, fine-tuned")[0]
+    assert Judge(values, {}, CHANCE).difference(RAND, MAXP, "Far, fine-tuned")[0] == pytest.approx(
+        0.12, abs=0.01
+    )
 
     # Far above on average, but below in one seed.
     values[RAND][1]["Far, fine-tuned"] = dict.fromkeys(values[RAND][1]["Far, fine-tuned"], 0.5)
-    above, told = judge.above(RAND, "Far, fine-tuned", MAXP, "Far, fine-tuned")
-    assert not above
-    assert told.endswith("above in 2 of 3 seeds")
+    above, told = Judge(values, {}, CHANCE).difference(RAND, MAXP, "Far, fine-tuned")
+    assert above == 0
+    assert told.startswith("0.646 against 0.599, p ")
+    assert told.endswith(" is detectable")
+
+
+def test_rules_that_hold_by_construction_are_checks() -> None:
+    checks = [each.sentence for each in judged(AS_PUBLISHED).values() if each.is_check]
+
+    assert [each.split()[0] for each in checks] == ["FirstP", "FirstP", "Truncation"]
 
 
 def test_chance_is_that_of_ranks_drawn_by_lot() -> None:
