@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from farrank_experiments.asking import Values
 from farrank_experiments.contenders import CONTENDERS, FIRSTP
 from farrank_experiments.contrasts import ALPHA, POWER
+from farrank_experiments.doses import dose_section
 from farrank_experiments.findings import MEASURES, Chance, Finding, Judge, by_place, measured
 from farrank_experiments.plan import STAGES, ExperimentPlan, Track
 from farrank_experiments.questions import BIASED, FAR
@@ -37,7 +38,7 @@ Results = Mapping[Track, Mapping[str, Mapping[str, Sequence[Values]]]]
 def write_page(folder: Path, plan: ExperimentPlan, command: Sequence[str], *, quick: bool) -> str:
     """Write the page, the chart and a CSV, and return the page. Raises: OSError if they cannot be written."""
     results: Results = {track: found for track, found in plan.results().items() if found}
-    settings = plan.settings
+    settings, w = plan.settings, plan.settings.windows
     folder.mkdir(parents=True, exist_ok=True)
     parts = [_head(plan, command, quick=quick)]
     for track, found in results.items():
@@ -47,12 +48,14 @@ def write_page(folder: Path, plan: ExperimentPlan, command: Sequence[str], *, qu
     write_csv(folder / CSV, _csv_rows(results))
     parts.append(
         f"## By place of the relevant passage\n\n![MRR by place]({PICTURE})\n\n"
-        f"All candidates have {settings.windows.most_chunks} chunks, with their relevant passages at the "
+        f"All candidates have {w.most_chunks} chunks, with their relevant passages at the "
         f"same place among passages of other articles; the first {_positions(results):,} questions count. "
         "FirstP reads chunk 1. Where only one line is visible, both coincide. Bands reach from the lowest "
         "seed to the highest."
     )
-    parts.append(_times(plan))
+    if plan.has_doses:
+        parts.append(f"## By bias in training\n\n{dose_section(plan.dose_values(), w.most_chunks)}")
+    parts += [_learning(plan), _times(plan)]
     page = "\n\n".join(parts) + "\n"
     (folder / PAGE).write_text(page, encoding="utf-8")
     return page
@@ -82,11 +85,15 @@ def _head(plan: ExperimentPlan, command: Sequence[str], *, quick: bool) -> str:
         f"BM25 ranks best; for whole articles {settings.natural_candidates} articles, of which rankers read "
         f"at most {settings.natural_chunks} chunks. Figures are MRR.",
         "",
-        "A head is all of a ranker but its encoder, which is frozen. Heads learn "
-        f"{settings.heads.epochs} times from each question, with newly composed documents, for "
-        f"{settings.seeds} seeds. Heads that read tokens (CEDR, Neural Model 1) learn from the first "
-        f"{settings.token_triples:,} of the questions, {settings.token_heads.epochs} times from each, and "
-        f"are asked the first {settings.token_questions:,}; the comparison with FirstP is on these.",
+        "A head is all of a ranker but its encoder, which is frozen. Heads learn from new documents "
+        "in each epoch, until the MRR of "
+        f"{settings.validation_questions:,} held-out questions has not risen for {settings.heads.patience} "
+        f"epochs, for {settings.seeds} seeds; the first seed chooses among the learning rates "
+        f"{', '.join(f'{rate:g}' for rate in settings.heads.learning_rates)}. Heads that read tokens (CEDR, "
+        f"Neural Model 1) learn from the first {settings.token_triples:,} of the questions, "
+        f"{settings.token_heads.most_epochs} times from each: too little to converge, so their rows say "
+        f"little. They are asked the first {settings.token_questions:,}; the comparison with FirstP is on "
+        "these.",
     ]
     if plan.whole:
         lines[-1] += (
@@ -212,9 +219,30 @@ def _rules(findings: Sequence[Finding], name: str, outcome: str) -> str:
     return markdown_table((name, f"{outcome} if", outcome, "figures"), rows, aligned=False)
 
 
+def _learning(plan: ExperimentPlan) -> str:
+    rows = []
+    for contender in plan.contenders:
+        for stage in STAGES:
+            learned = plan.learned(contender, stage)
+            epochs = sorted(each.epochs for each in learned)
+            ended = sum(each.converged for each in learned)
+            held_out = [each.mrr for each in learned if each.mrr is not None]
+            rows.append(
+                (
+                    f"{contender.title}, {stage.capitalize()}",
+                    f"{learned[0].learning_rate:g}",
+                    f"{epochs[0]} to {epochs[-1]}",
+                    f"{ended} of {len(learned)}",
+                    f"{fmean(held_out):.3f}" if held_out else "–",
+                )
+            )
+    heads = ("head", "rate", "epochs to the best", "stopped improving", "held-out MRR")
+    return f"## How heads learned\n\n{markdown_table(heads, rows, aligned=False)}"
+
+
 def _times(plan: ExperimentPlan) -> str:
     seconds = {step.name: plan.folders.seconds(step) for step in plan.steps()}
-    shared = (plan.data, plan.passages, plan.vectors, plan.tokens, plan.token_answers)
+    shared = (plan.data, plan.passages, plan.vectors, plan.doses, plan.tokens, plan.token_answers)
     rows = [(step.title, f"{seconds[step.name]:,.0f}", "") for step in shared if step.name in seconds]
     for contender in plan.contenders:
         head = plan.heads[contender.name]

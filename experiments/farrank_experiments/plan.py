@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from hashlib import file_digest
 from pathlib import Path
@@ -13,14 +13,16 @@ import torch
 from farrank_experiments.asking import Values, ask, by_aggregators, read_values, write_values
 from farrank_experiments.contenders import (
     CONTENDERS,
+    RAND,
     Contender,
     contender_ranker,
     opened,
     passage_ranker,
     passage_ranker_of,
-    save_head,
 )
-from farrank_experiments.heads import on_vectors, train_head
+from farrank_experiments.doses import DOSES, dosed
+from farrank_experiments.heads import Learned, Place, held_out_mrr, on_vectors, train_head
+from farrank_experiments.kept_heads import KeptHeads
 from farrank_experiments.pairs import KeptVectors, PairFeatures, encoded_by, write_vectors
 from farrank_experiments.questions import (
     BIASED,
@@ -29,6 +31,7 @@ from farrank_experiments.questions import (
     natural_questions,
     test_questions,
     training_questions,
+    validation_questions,
 )
 from farrank_experiments.settings import Settings
 from farrank_experiments.source_articles import PASSAGES, QUESTIONS, MadeData, make_data
@@ -39,6 +42,7 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker, weights_digest
 from farrank_rankers.reader import Reader
+from farrank_training.data_sets.window_documents import KINDS
 from farrank_training.training_run import train
 from farrank_training.training_set import judged_set
 from farrank_trec.errors import InputError
@@ -94,8 +98,9 @@ class ExperimentPlan:
                 [self.data],
             )
         sizes = (
-            "triples", "negatives", "distractors", "test_questions", "position_questions",
-            "natural_questions", "natural_candidates", "natural_chunks",
+            "triples", "validation_questions", "negatives", "distractors", "test_questions",
+            "position_questions", "natural_questions", "natural_candidates",
+            "natural_chunks",
         )  # fmt: skip
         self._of_questions = {name: given[name] for name in sizes}
         self.vectors = Step(
@@ -112,6 +117,13 @@ class ExperimentPlan:
             for each in contenders
             if each.has_vectors
         }
+        self.doses = Step(
+            "frozen-doses",
+            f"{CONTENDERS[RAND].title} on vectors, by bias, {settings.dose_seeds} seeds",
+            self._train_doses,
+            {**{name: given[name] for name in ("heads", "dose_triples", "dose_seeds")}, "doses": dict(DOSES)},
+            [self.vectors],
+        )
         of_tokens = {**self._of_questions, **{n: given[n] for n in ("token_triples", "token_heads")}}
         self.tokens = Step(
             "tokens", "Its token vectors to learn from", self._write_tokens, of_tokens, [self.passages]
@@ -172,11 +184,29 @@ class ExperimentPlan:
         tokens = [self.heads[each.name] for each in self.contenders if not each.has_vectors]
         if vectors:
             yield from (self.vectors, *vectors)
+        if self.has_doses:
+            yield self.doses
         if tokens:
             yield from (self.tokens, *tokens, self.token_answers)
         for key, trained in self.whole.items():
             yield trained
             yield self.answers[key]
+
+    @property
+    def has_doses(self) -> bool:
+        """Whether the ranker that reads positions is one of the contenders."""
+        return any(each.name == RAND for each in self.contenders)
+
+    def dose_values(self) -> dict[str, list[Values]]:
+        """Read the values of every seed by dose: with the relevant passage at every place."""
+        values = read_values(self.folders.of(self.doses))
+        seeds = range(self.settings.dose_seeds)
+        return {dose: [values[f"{dose}-{seed}"] for seed in seeds] for dose in DOSES}
+
+    def learned(self, contender: Contender, stage: str) -> list[Learned]:
+        """Tell how the heads of every seed learned."""
+        kept = KeptHeads(self.folders.of(self.heads[contender.name]))
+        return [kept.learned(f"{stage}-{seed}") for seed in range(self.settings.seeds)]
 
     def results(self) -> dict[Track, dict[str, dict[str, list[Values]]]]:
         """Read the results: the values of every seed by track, contender and stage."""
@@ -205,12 +235,11 @@ class ExperimentPlan:
 
     def asked_vectors(self) -> Iterator[tuple[PairFeatures, list[AskedQuestion]]]:
         """Give the questions to ask, with their vectors of the frozen encoder."""
-        kept = KeptVectors(self.folders.of(self.vectors) / _VECTORS)
         for name, questions in self._asked.items():
-            yield kept.of(name, questions), questions
+            yield self._vectors.of(name, questions), questions
 
     def _head_file(self, contender: Contender, stage: str, seed: int) -> Path:
-        return self.folders.of(self.heads[contender.name]) / f"{stage}-{seed}.safetensors"
+        return KeptHeads(self.folders.of(self.heads[contender.name])).file(f"{stage}-{seed}")
 
     # The work of the steps.
 
@@ -225,7 +254,7 @@ class ExperimentPlan:
 
     def _train_passages(self, folder: Path) -> None:
         settings, made = self.settings, self.made
-        chosen, _ = made.question_ids(settings)
+        chosen = made.question_ids(settings).passages
         split = made.split(BIASED, "train")
         groups = judged_set(split.queries, split.qrels, made.key_run, [made.key_passages], query_ids=chosen)
         ranker = passage_ranker(settings.backbone, settings)
@@ -246,12 +275,17 @@ class ExperimentPlan:
 
     @cached_property
     def _learned_from(self) -> list[AskedQuestion]:
-        _, chosen = self.made.question_ids(self.settings)
+        chosen = self.made.question_ids(self.settings).training
         return training_questions(self.made, self._reader, self.settings, chosen)
+
+    @cached_property
+    def _held_out(self) -> list[AskedQuestion]:
+        chosen = self.made.question_ids(self.settings).validation
+        return validation_questions(self.made, self._reader, self.settings, chosen)
 
     def _write_vectors(self, folder: Path) -> None:
         ranker = _placed(open_ranker(self._passage_folder))
-        asked = {"train": self._learned_from, **self._asked}
+        asked = {"train": self._learned_from, "validation": self._held_out, **self._asked}
         features = encoded_by(ranker, lower_precision=self._lower_precision)
         write_vectors(folder / _VECTORS, features, asked, self._tell_within)
 
@@ -260,24 +294,77 @@ class ExperimentPlan:
         return self.settings.whole.precision == "bf16"
 
     def _train_heads(self, contender: Contender, folder: Path) -> None:
-        settings = self.settings
-        kept = KeptVectors(self.folders.of(self.vectors) / _VECTORS)
-        learning = self._learned_from
-        vectors = kept.of("train", learning)
-        aggregators: dict[str, Aggregator[Any]] = {}
-        for seed in range(settings.seeds):
-            ranker = contender_ranker(contender, self._passage_folder, settings, seed)
+        heads, chosen = dict[str, Aggregator[Any]](), dict[str, float]()
+        for seed in range(self.settings.seeds):
+            ranker = contender_ranker(contender, self._passage_folder, self.settings, seed)
             for stage in STAGES:
-                scores = on_vectors(ranker.aggregator, vectors, stage)
-                loss = train_head(ranker, scores, learning, settings.heads, seed)
-                self._tell_within(f"seed {seed}, {stage}: loss {loss:.3f}")
-                save_head(ranker, self._head_file(contender, stage, seed))
-                aggregators[_head(contender, stage, seed)] = deepcopy(ranker.aggregator)
-        values: dict[str, Values] = {name: {} for name in aggregators}
+                rate = chosen.get(stage)
+                learned = self._train_head(folder, f"{stage}-{seed}", ranker, seed, stage, rate=rate)
+                chosen.setdefault(stage, learned.learning_rate)
+                heads[_head(contender, stage, seed)] = deepcopy(ranker.aggregator)
+        values: dict[str, Values] = {name: {} for name in heads}
         for asked, questions in self.asked_vectors():
-            for head, reached in ask(by_aggregators(aggregators, asked), questions).items():
+            for head, reached in ask(by_aggregators(heads, asked), questions).items():
                 values[head] |= reached
         write_values(folder, values)
+
+    def _train_head(
+        self,
+        folder: Path,
+        name: str,
+        ranker: Ranker,
+        seed: int,
+        stage: str,
+        *,
+        rate: float | None,
+        place: Place | None = None,
+        triples: int | None = None,
+    ) -> Learned:
+        """Train a head on vectors, with one rate or with the best of all, unless the folder has it."""
+        settings = self.settings.heads
+        if rate is not None:
+            settings = replace(settings, learning_rates=(rate,))
+        vectors = self._vectors.of("train", self._learned_from)
+        held_out = held_out_mrr(
+            ranker.aggregator, self._vectors.of("validation", self._held_out), self._held_out, stage, place
+        )
+        train = partial(
+            train_head,
+            ranker,
+            on_vectors(ranker.aggregator, vectors, stage, place),
+            self._learned_from[:triples],
+            settings,
+            seed,
+            held_out,
+            self._tell_within,
+        )
+        learned = KeptHeads(folder).trained(ranker, name, train)
+        self._tell_within(f"{name}: {learned}")
+        return learned
+
+    def _train_doses(self, folder: Path) -> None:
+        settings, heads = self.settings, dict[str, Aggregator[Any]]()
+        for dose, share in DOSES.items():
+            rate: float | None = None
+            for seed in range(settings.dose_seeds):
+                ranker = contender_ranker(CONTENDERS[RAND], self._passage_folder, settings, seed)
+                learned = self._train_head(
+                    folder, f"{dose}-{seed}", ranker, seed, BIASED,
+                    rate=rate, place=dosed(share), triples=settings.dose_triples,
+                )  # fmt: skip
+                rate = learned.learning_rate
+                heads[f"{dose}-{seed}"] = ranker.aggregator
+        asked = self._asked["test"]
+        vectors = self._vectors.of("test", asked)
+        at_places = [
+            replace(each, conditions={name: of for name, of in each.conditions.items() if name not in KINDS})
+            for each in asked[: settings.position_questions]
+        ]
+        write_values(folder, ask(by_aggregators(heads, vectors), at_places, self._tell_within))
+
+    @cached_property
+    def _vectors(self) -> KeptVectors:
+        return KeptVectors(self.folders.of(self.vectors) / _VECTORS)
 
     @cached_property
     def _token_features(self) -> PairFeatures:
@@ -288,7 +375,7 @@ class ExperimentPlan:
     def _write_tokens(self, folder: Path) -> None:
         learning = self._learned_from[: self.settings.token_triples]
         KeptTokens(folder).write(
-            self._token_features, learning, self.settings.token_heads.epochs, self._tell_within
+            self._token_features, learning, self.settings.token_heads.most_epochs, self._tell_within
         )
 
     def _train_token_heads(self, contender: Contender, folder: Path) -> None:
@@ -297,10 +384,11 @@ class ExperimentPlan:
         for seed in range(settings.seeds):
             ranker = contender_ranker(contender, self._passage_folder, settings, seed)
             for stage in STAGES:
-                scores = kept.scores(ranker, stage)
-                loss = train_head(ranker, scores, learning, settings.token_heads, seed)
-                self._tell_within(f"seed {seed}, {stage}: loss {loss:.3f}")
-                save_head(ranker, self._head_file(contender, stage, seed))
+                train = partial(
+                    train_head, ranker, kept.scores(ranker, stage), learning, settings.token_heads, seed
+                )
+                learned = KeptHeads(folder).trained(ranker, f"{stage}-{seed}", train)
+                self._tell_within(f"seed {seed}, {stage}: {learned}")
 
     def _ask_token_heads(self, folder: Path) -> None:
         rankers = {
@@ -325,7 +413,7 @@ class ExperimentPlan:
         else:
             before = self.whole[contender.name, BIASED, seed]
             ranker = opened(contender, self.folders.of(before) / _RANKER)
-        _, chosen = made.question_ids(settings)
+        chosen = made.question_ids(settings).training
         split = made.split(stage, "train")
         groups = judged_set(
             split.queries,

@@ -109,22 +109,37 @@ def test_questions(data: MadeData, reader: Reader, settings: Settings) -> list[A
     longest = settings.windows.most_chunks
     asked = []
     for number, query_id in enumerate(chosen):
-        relevant, names = documents.candidates(query_id)
-        pool = _Pool(documents, names, settings)
-        conditions = {BIASED: pool.biased(), FAR: pool.far(query_id)}
+        question, pool = _with_candidates(documents, query_id, settings)
         if number < settings.position_questions:
+            conditions = dict(question.conditions)
             for place in range(1, longest + 1):
                 # The other passages are the same at every place.
                 rng = Random(f"{settings.seed}/{query_id}/places")
                 conditions[at_place(place)] = [
-                    pool.arranged(index, longest, place, rng) for index in range(len(names))
+                    pool.arranged(index, longest, place, rng)
+                    for index in range(len(question.conditions[BIASED]))
                 ]
-        asked.append(
-            AskedQuestion(
-                query_id, documents.queries[query_id], pool.tokens, conditions, names.index(relevant)
-            )
-        )
+            question = replace(question, conditions=conditions)
+        asked.append(question)
     return asked
+
+
+def validation_questions(
+    data: MadeData, reader: Reader, settings: Settings, query_ids: Sequence[str]
+) -> list[AskedQuestion]:
+    """Take questions about training articles with all their candidates, in Biased and in Far."""
+    documents = _Documents(data, "train", reader)
+    return [_with_candidates(documents, query_id, settings)[0] for query_id in query_ids]
+
+
+def _with_candidates(
+    documents: _Documents, query_id: str, settings: Settings
+) -> tuple[AskedQuestion, "_Pool"]:
+    relevant, names = documents.candidates(query_id)
+    pool = _Pool(documents, names, settings)
+    conditions = {BIASED: pool.biased(), FAR: pool.far(query_id)}
+    text = documents.queries[query_id]
+    return AskedQuestion(query_id, text, pool.tokens, conditions, names.index(relevant)), pool
 
 
 def training_questions(

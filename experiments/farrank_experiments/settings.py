@@ -15,12 +15,17 @@ CANDIDATES = 20
 
 @dataclass(frozen=True, slots=True)
 class HeadSettings:
-    """How heads are trained on the output of a frozen encoder; each epoch reads every question once."""
+    """How heads are trained on the output of a frozen encoder; each epoch reads every question once.
 
-    epochs: int = 8
+    A head learns with each learning rate until `patience` epochs have not improved the MRR of held-out
+    questions, for `most_epochs` at most.
+    """
+
+    most_epochs: int = 40
+    patience: int = 5
     batch_size: int = 16
-    learning_rate: float = 5e-4
-    warmup: float = 0.1
+    learning_rates: tuple[float, ...] = (5e-4, 2e-3, 1e-2)
+    warmup_epochs: float = 0.5
     margin: float = 1.0
 
 
@@ -29,8 +34,10 @@ class Settings:
     """The size of the experiment.
 
     `passage_questions` questions train the passage cross-encoder that all rankers start from; `triples` other
-    questions train the rankers. Heads are trained on its frozen encoder for `seeds` seeds; heads that read
-    tokens learn from the first `token_triples` and are asked the first `token_questions` of each kind. With
+    questions train the rankers, and `validation_questions` further ones decide when that ends. Heads are
+    trained on its frozen encoder for `seeds` seeds. The first seed chooses the learning rate. Heads that read
+    tokens learn from the first `token_triples` for a fixed time, and are asked the first `token_questions` of
+    each kind. For `dose_seeds` seeds, one ranker is trained on each dose of bias with `dose_triples`. With
     the encoder, `whole_seeds` seeds are trained on the first `whole_triples` and asked the first
     `whole_questions`.
     In Far the candidates of a test question share `distractors` passages of other articles, so each is
@@ -49,18 +56,21 @@ class Settings:
     )
     articles: int | None = None
     passage_questions: int = 4_500
-    triples: int = 700
+    triples: int = 2_000
+    validation_questions: int = 200
     token_triples: int = 120
-    whole_triples: int = 240
+    whole_triples: int = 1_500
+    dose_triples: int = 700
     negatives: int = 2
-    seeds: int = 3
+    seeds: int = 5
     whole_seeds: int = 1
-    test_questions: int = 120
+    dose_seeds: int = 3
+    test_questions: int = 1_000
     token_questions: int = 40
-    whole_questions: int = 60
-    position_questions: int = 30
+    whole_questions: int = 120
+    position_questions: int = 200
     distractors: int = 16
-    natural_questions: int = 24
+    natural_questions: int = 300
     natural_candidates: int = 8
     natural_chunks: int = 16
     passages: TrainingConfig = field(
@@ -89,7 +99,7 @@ class Settings:
     )
     heads: HeadSettings = field(default_factory=HeadSettings)
     token_heads: HeadSettings = field(
-        default_factory=lambda: HeadSettings(epochs=5, batch_size=8, learning_rate=1e-3)
+        default_factory=lambda: HeadSettings(most_epochs=5, batch_size=8, learning_rates=(1e-3,))
     )
 
     def in_precision(self, precision: Precision) -> "Settings":
@@ -105,6 +115,8 @@ class Settings:
         for part, whole in (
             ("token_triples", "triples"),
             ("whole_triples", "triples"),
+            ("dose_triples", "triples"),
+            ("dose_seeds", "seeds"),
             ("token_questions", "test_questions"),
             ("whole_questions", "test_questions"),
         ):
@@ -134,6 +146,10 @@ def quick(backbone: str) -> Settings:
         articles=10,
         passage_questions=24,
         triples=12,
+        validation_questions=6,
+        seeds=3,
+        dose_seeds=2,
+        dose_triples=8,
         whole_triples=8,
         negatives=2,
         test_questions=12,
@@ -145,10 +161,10 @@ def quick(backbone: str) -> Settings:
         natural_chunks=5,
         passages=Settings().passages.with_changes(fast),
         whole=Settings().whole.with_changes({**fast, "trained_layers": 1}),
-        heads=HeadSettings(epochs=2, batch_size=4),
+        heads=HeadSettings(most_epochs=2, patience=1, batch_size=4, learning_rates=(5e-4, 1e-2)),
         token_triples=8,
         token_questions=10,
-        token_heads=HeadSettings(epochs=2, batch_size=4),
+        token_heads=HeadSettings(most_epochs=2, batch_size=4, learning_rates=(5e-4,)),
     )
 
 

@@ -3,9 +3,10 @@
 import gzip
 import json
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from farrank_experiments.settings import Settings
 from farrank_training.data_sets.articles import BETWEEN
@@ -17,6 +18,14 @@ from farrank_trec.lines import json_object, numbered_lines
 
 PASSAGES, QUESTIONS = "passages.jsonl.gz", "queries.jsonl.gz"
 _WINDOWS, _KEYS, _KEY_RUN = "windows", "key-passages.jsonl", "key-passages.trec"
+
+
+class QuestionIds(NamedTuple):
+    """Training questions: of the passage ranker, of the rankers, and those that are held out."""
+
+    passages: list[str]
+    training: list[str]
+    validation: list[str]
 
 
 class MadeData:
@@ -49,20 +58,22 @@ class MadeData:
         """All questions about the articles."""
         return self.folder / QUESTIONS
 
-    def question_ids(self, settings: Settings) -> tuple[list[str], list[str]]:
+    def question_ids(self, settings: Settings) -> QuestionIds:
         """Divide the training questions among the passage ranker and the rankers of documents.
 
         Raises: TrainingError if there are too few.
         """
         known = sorted(read_queries(self.split("biased", "train").queries))
-        wanted = settings.passage_questions + settings.triples
-        if len(known) < wanted:
+        sizes = settings.passage_questions, settings.triples, settings.validation_questions
+        if len(known) < sum(sizes):
             raise TrainingError(
-                f"passage_questions ({settings.passage_questions:,}) and triples ({settings.triples:,}) take "
-                f"{wanted:,} questions; the articles have {len(known):,} to train with"
+                f"passage_questions ({sizes[0]:,}), triples ({sizes[1]:,}) and validation_questions "
+                f"({sizes[2]:,}) take {sum(sizes):,} questions; the articles have {len(known):,} to train "
+                "with"
             )
         Random(f"{settings.seed}/triples").shuffle(known)
-        return known[: settings.passage_questions], known[settings.passage_questions : wanted]
+        left = iter(known)
+        return QuestionIds(*(list(islice(left, size)) for size in sizes))
 
 
 def make_data(squad: Path, settings: Settings, folder: Path) -> None:

@@ -7,6 +7,7 @@ documents. Questions to ask are encoded once for all heads and not stored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from farrank_rankers.families.cedr import Cedr, TokenSimilarities, compared, que
 from farrank_rankers.features import Features, PaddedFeatures, batched
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import Role
+from farrank_training.data_sets.window_documents import drawn_place
 
 _LAST, _ROLES = "last", "roles"
 
@@ -71,7 +73,8 @@ def read_last(ranker: Ranker, last: Features) -> Features:
 def drawn_documents(question: AskedQuestion, kind: str, epoch: int) -> list[Arrangement]:
     """Draw the documents of a question for an epoch of training."""
     rng = Random(f"{question.query_id}/{kind}/{epoch}")
-    return [redrawn(document, key, kind, rng) for key, document in enumerate(question.conditions[kind])]
+    place = partial(drawn_place, kind)
+    return [redrawn(document, key, place, rng) for key, document in enumerate(question.conditions[kind])]
 
 
 class KeptTokens:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -11,14 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from farrank_experiments.heads import on_vectors, redrawn, train_head
+from farrank_experiments.doses import dosed
+from farrank_experiments.heads import held_out_mrr, on_vectors, redrawn, train_head
 from farrank_experiments.pairs import PairFeatures, scores_of
 from farrank_experiments.questions import BIASED, FAR, AskedQuestion
 from farrank_experiments.settings import HeadSettings
 from farrank_rankers.features import Features
 from farrank_rankers.files.untrained import new_ranker
+from farrank_training.data_sets.window_documents import drawn_place
 
-SETTINGS = HeadSettings(epochs=60, batch_size=8, learning_rate=1e-2)
+SETTINGS = HeadSettings(most_epochs=60, batch_size=8, learning_rates=(1e-2,))
 NOTHING = np.zeros(0, dtype=np.int32)
 
 
@@ -56,7 +60,10 @@ def test_an_aggregator_learns_and_follows_its_seed(family: str, tiny_backbone: P
 
 def test_documents_are_drawn_again_as_their_kind_requires() -> None:
     document, rng = (7, 0, 8, 9), Random(1)
-    drawn = {kind: [redrawn(document, 0, kind, rng) for _ in range(400)] for kind in (BIASED, FAR)}
+    drawn = {
+        kind: [redrawn(document, 0, partial(drawn_place, kind), rng) for _ in range(400)]
+        for kind in (BIASED, FAR)
+    }
 
     assert all(sorted(each) == [0, 7, 8, 9] for of_kind in drawn.values() for each in of_kind)
     places = {kind: Counter(each.index(0) + 1 for each in of_kind) for kind, of_kind in drawn.items()}
@@ -65,3 +72,54 @@ def test_documents_are_drawn_again_as_their_kind_requires() -> None:
     assert min(places[FAR].values()) > 100
     # The other passages change their order, too.
     assert len({tuple(each[:0] + each) for each in drawn[FAR]}) == 18
+
+
+def test_a_head_learns_until_held_out_questions_no_longer_improve(tiny_backbone: Path) -> None:
+    questions, features = made_questions(40)
+    learning, held_out = questions[:24], questions[24:]
+    ranker = new_ranker("maxp", tiny_backbone, seed=1, pretrained=False)
+    measure, reached = held_out_mrr(ranker.aggregator, features, held_out, FAR), []
+
+    def measured() -> float:
+        reached.append(measure())
+        return reached[-1]
+
+    settings = replace(SETTINGS, learning_rates=(1e-9, 1e-2), patience=8)
+    learned = train_head(
+        ranker, on_vectors(ranker.aggregator, features, FAR), learning, settings, 2, measured
+    )
+
+    assert learned.converged
+    assert learned.learning_rate == 1e-2
+    # The first rate changes nothing, and stops after its patience.
+    assert len(set(reached[:9])) == 1
+    second = reached[9:]
+    assert len(second) == learned.epochs + 8 < 60
+    assert learned.mrr == max(second) == second[learned.epochs - 1] > reached[0]
+    assert measure() == learned.mrr
+
+
+def test_the_better_rate_is_kept_though_a_worse_one_follows(tiny_backbone: Path) -> None:
+    questions, features = made_questions(40)
+    ranker = new_ranker("maxp", tiny_backbone, seed=1, pretrained=False)
+    measure = held_out_mrr(ranker.aggregator, features, questions[24:], FAR)
+    settings = replace(SETTINGS, learning_rates=(1e-2, 1e-9), patience=2)
+    learned = train_head(
+        ranker, on_vectors(ranker.aggregator, features, FAR), questions[:24], settings, 2, measure
+    )
+
+    assert learned.learning_rate == 1e-2
+    assert measure() == learned.mrr
+
+
+def test_held_out_documents_are_composed_by_the_place_that_training_has(tiny_backbone: Path) -> None:
+    questions, features = made_questions(8)
+    ranker = new_ranker("firstp", tiny_backbone, seed=1, pretrained=False)
+    train_head(ranker, on_vectors(ranker.aggregator, features, BIASED, dosed(1.0)), questions, SETTINGS, 2)
+
+    first, behind = (
+        held_out_mrr(ranker.aggregator, features, questions, BIASED, place)()
+        for place in (dosed(1.0), dosed(0.0))
+    )
+    assert first == 1.0
+    assert behind < first

@@ -27,7 +27,9 @@ def test_rankers_are_written_as_differences(tiny_backbone: Path, tmp_path: Path)
     base = shutil.copytree(tiny_backbone, tmp_path / "base")
     backbone = new_ranker("firstp", tiny_backbone, seed=5, pretrained=False).encoder.backbone
     save_file(dict(backbone.state_dict()), base / "model.safetensors")
-    settings = replace(quick(str(base)), pretrained=True, seeds=1, whole_seeds=0, position_questions=1)
+    settings = replace(
+        quick(str(base)), pretrained=True, seeds=1, dose_seeds=1, whole_seeds=0, position_questions=1
+    )
     contenders = [CONTENDERS[name] for name in ("firstp", "avgp", "parade-attn", "neural-model1")]
     squad = write_articles(tmp_path)
     plan = ExperimentPlan(settings, squad, StepFolders(tmp_path / "work"), contenders, [], lambda said: None)

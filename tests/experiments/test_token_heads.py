@@ -95,13 +95,14 @@ def test_a_head_learns_and_follows_its_seed_and_the_backbone_stays(
 ) -> None:
     questions, _ = made_questions(ranker_of(name, passages), 8)
     features, kept = features_of(passages), KeptTokens(tmp_path)
-    settings = HeadSettings(epochs=12, batch_size=4, learning_rate=1e-2)
-    kept.write(features, questions, settings.epochs, lambda said: None)
+    settings = HeadSettings(most_epochs=12, batch_size=4, learning_rates=(1e-2,))
+    kept.write(features, questions, settings.most_epochs, lambda said: None)
 
     def trained(seed: int) -> Ranker:
         ranker = ranker_of(name, passages)
         losses = [
-            train_head(ranker, kept.scores(ranker, FAR), questions, each, seed) for each in (BRIEF, settings)
+            train_head(ranker, kept.scores(ranker, FAR), questions, each, seed).loss
+            for each in (BRIEF, settings)
         ]
         assert losses[1] < 0.5 * losses[0]
         return ranker
@@ -120,4 +121,4 @@ def test_a_head_learns_and_follows_its_seed_and_the_backbone_stays(
         fill_head(ranker_of("maxp", passages), tmp_path / "head")
 
 
-BRIEF = HeadSettings(epochs=1, batch_size=4, learning_rate=1e-9)
+BRIEF = HeadSettings(most_epochs=1, batch_size=4, learning_rates=(1e-9,))

@@ -1,0 +1,42 @@
+"""Trained heads in a step's folder. A step that was interrupted continues after the last kept one."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from farrank_experiments.contenders import fill_head, save_head
+from farrank_experiments.heads import Learned
+from farrank_rankers.ranker import Ranker
+
+
+class KeptHeads:
+    """The heads in a folder, by name, each with how it learned."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def trained(self, ranker: Ranker, name: str, train: Callable[[], Learned]) -> Learned:
+        """Fill a ranker with a head that is kept already, or train it and keep the result."""
+        facts = self._facts(name)
+        if facts.exists():
+            fill_head(ranker, self.file(name))
+            return self.learned(name)
+        learned = train()
+        save_head(ranker, self.file(name))
+        # The last file tells that the head is whole.
+        unfinished = facts.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(asdict(learned)), encoding="utf-8")
+        unfinished.replace(facts)
+        return learned
+
+    def learned(self, name: str) -> Learned:
+        """Tell how a kept head learned. Raises: OSError if it is not there."""
+        return Learned(**json.loads(self._facts(name).read_text(encoding="utf-8")))
+
+    def file(self, name: str) -> Path:
+        """The file of a head's weights."""
+        return self._folder / f"{name}.safetensors"
+
+    def _facts(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
