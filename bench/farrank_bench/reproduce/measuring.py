@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -143,7 +144,7 @@ def measure(cell: Cell, corpus: Corpus, kept: Kept, rounds: int) -> Figures:
         left.unlink()
     way, index = cell.way, None
     if corpus.given is None:
-        stored = "-".join(["lucene", *way.stored[1:]]).replace(":", "-")
+        stored = re.sub(r"[:/]", "-", "-".join(["lucene", *way.stored[1:]]))
         index = built(corpus, way.stored, kept.folder / "indexes" / f"{cell.corpus}-{stored}")
     queries = corpus.judged.queries
     drawn = random.Random(SEED).sample(sorted(queries), min(way.timed, len(queries)))

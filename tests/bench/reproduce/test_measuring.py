@@ -121,6 +121,20 @@ def test_a_server_ranks_what_an_index_finds_and_what_a_run_gives(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("first_stage", ["dense", "hybrid"])
+def test_a_first_stage_finds_documents_by_their_vectors(
+    first_stage: str, corpus: Corpus, tiny_rankers: dict[str, Path], tmp_path: Path
+) -> None:
+    ranker = str(tiny_rankers["biencoder"])
+    way = Way(first_stage, ranker, "all", 3, first_stage, "torch", stored=("--encode", ranker))
+    kept, cell = Kept(tmp_path / "out"), Cell("rivers", way)
+    figures = measure(cell, corpus, kept, rounds=1)
+    # "salt" is in one document: the others are found by their vectors.
+    assert {each.doc_id for each in read_run(kept.run(cell))["q2"]} == {"bread", "rhine", "po"}
+    assert figures.calls == {"1": 3, "16": 3}
+
+
+@pytest.mark.slow
 def test_a_peer_ranks_the_candidates_of_lucene_or_of_a_run(corpus: Corpus, tmp_path: Path) -> None:
     way = Way("bi", "embedded", "256 tokens", 2, peer=BI_ENCODER)
     kept = Kept(tmp_path / "out")
