@@ -27,7 +27,10 @@ _TICKS = tuple(base * ten for ten in (0.1, 1, 10, 100) for base in (1, 1.5, 2, 3
 
 
 def efficiency_chart(conditions: Conditions, points: Sequence[Point]) -> Figure:
-    """Draw at least one point, hollow if its gain is the papers', with an arrow from the papers' point."""
+    """Draw at least one point, with an arrow from the papers' point.
+
+    It is hollow if its gain is the papers', or may be chance.
+    """
     figure = new_figure(12, 8.6)
     axes = figure.subplots()
     for point in points:
@@ -63,7 +66,7 @@ def _draw(axes: Axes, point: Point) -> None:
         axes.annotate("", (x, y), there, arrowprops=arrow)
         axes.plot(*there, marker, color=_PAPER, markersize=5)
     axes.plot(point.measured.run_times, (y, y), color=colour, linewidth=2, alpha=0.35)
-    face = colour if point.gain.measured else "white"
+    face = colour if point.gain.significant else "white"
     axes.plot(x, y, marker, markersize=8, markerfacecolor=face, markeredgecolor=colour, markeredgewidth=1.6)
 
 
@@ -72,10 +75,15 @@ def _legend(points: Sequence[Point]) -> list[Line2D]:
     marks: list[tuple[str, str, str, str]] = [
         (each, marker, colour, colour) for each, (colour, marker) in _STYLES.items() if each in approaches
     ]
-    if any(point.gain.measured for point in points):
-        marks.append(("filled: gain measured", "o", "0.2", "0.2"))
-    if not all(point.gain.measured for point in points):
-        marks.append(("hollow: gain published by the papers", "o", "white", "0.2"))
+    if any(point.gain.significant for point in points):
+        marks.append(("filled: gain measured, significant", "o", "0.2", "0.2"))
+    hollow = {
+        "published by the papers": any(not point.gain.measured for point in points),
+        "not significant": any(point.gain.measured and not point.gain.significant for point in points),
+    }
+    if any(hollow.values()):
+        told = " or ".join(words for words, there in hollow.items() if there)
+        marks.append((f"hollow: gain {told}", "o", "white", "0.2"))
     if any(point.published_run_time for point in points):
         marks.append(("grey: the papers' point, with an arrow to ours", "o", _PAPER, _PAPER))
     handles = [

@@ -34,6 +34,8 @@ def _csv_row(point: Point) -> dict[str, Any]:
         "gain_percent": point.gain.percent,
         "gain": "measured" if point.gain.measured else "published",
         "gain_source": point.gain.source,
+        "gain_queries": point.gain.queries,
+        "gain_p": point.gain.p,
         "published_gain_percent": point.published.gain_percent,
         "seconds": mine.median_s,
         "firstp_seconds": first.median_s,
@@ -64,21 +66,21 @@ def render(results: Results, points: Sequence[Point]) -> str:
 
 
 def _table_row(point: Point) -> dict[str, str]:
-    measured = point.measured
+    measured, gain = point.measured, point.gain
     mine, first = measured.ranker_timed, measured.firstp_timed
     low, high = measured.run_times
     least, most = point.published.run_time or (None, None)
     return {
         "ranker": measured.ranker,
         "FirstP": measured.firstp,
-        "s": f"{mine.median_s:.3g}",
-        "FirstP's s": f"{first.median_s:.3g}",
         "x here": f"{measured.run_time:.2f} ({low:.2f} to {high:.2f})",
         "x paper": "–" if least is None else f"{least:.2f}" + ("" if least == most else f" to {most:.2f}"),
         "here / paper": "–" if point.moved is None else f"{point.moved:.2f}",
         # A true minus, as in the papers: it is as wide as the plus.
-        "gain": f"{point.gain.percent:+.1f}%".replace("-", "−"),
-        "gain's source": point.gain.source,
+        "gain": f"{gain.percent:+.1f}%".replace("-", "−"),
+        "n": "–" if gain.queries is None else f"{gain.queries:,}",
+        "p": "–" if gain.p is None else "below .001" if gain.p < 0.001 else f"{gain.p:.3f}",
+        "gain's source": gain.source,
         "inputs": f"{mine.inputs:,} / {first.inputs:,}",
         "padded tokens": f"{mine.padded_tokens:,} / {first.padded_tokens:,}",
         "why": point.why,
@@ -94,7 +96,9 @@ def _legend(results: Results) -> str:
         "x: a caller's waiting time for the ranker over that for its FirstP, medians over rounds "
         f"({given.rounds} of each; in parentheses: from the lowest round to the highest). Inputs "
         "and padded tokens: of a call, ranker / FirstP. Positions are those that the encoder "
-        "computed, including padding.\n\n"
+        "computed, including padding. Gains have the number of their queries, and the larger p of the paired "
+        "t-test and of randomisation, the largest of all test sets. Seconds are in the CSV: those of one "
+        "FirstP differ within a run.\n\n"
         f"The documents of a call have {tokens} tokens; the query: {given.query!r}.\n\n"
         f"{given.machine}; {given.device}, {given.precision}; {versions}. Trained weights: {weights}.\n\n"
         f"`{results.command}`"

@@ -88,11 +88,18 @@ def chosen_pairs(
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A gain in percent, whether it was measured, and its source."""
+    """A gain in percent, whether it was measured, and its source.
+
+    A measured one has the number of queries, the largest p-value of its tests over all test sets, and
+    whether these are all below their levels. None: unknown.
+    """
 
     percent: float
     measured: bool
     source: str
+    queries: int | None = None
+    p: float | None = None
+    significant: bool = False
 
 
 def parse_accuracy(text: str, usual: str) -> tuple[Path, str]:
@@ -114,7 +121,8 @@ def measured_gains(reports: Sequence[tuple[Path, str]], pairs: Mapping[str, Pair
     Raises: InputError naming the file that is not a report, lacks the measure, holds no ranker of the papers,
     or compares one with something other than its FirstP.
     """
-    found: dict[str, dict[Path, float]] = {}
+    found: dict[str, dict[Path, tuple[float, float | None, bool]]] = {}
+    queries = 0
     for path, measure in reports:
         report = Report.read_json(path)
         if measure not in report.measures:
@@ -126,19 +134,32 @@ def measured_gains(reports: Sequence[tuple[Path, str]], pairs: Mapping[str, Pair
             named = ", ".join(row.model for row in report.rows)
             raise InputError(f"{path}: no model has the name of a paper's ranker, only {named}")
         for row in rows:
-            expected, gain = pairs[row.model].firstp.name, row.cells[measure].gain
+            cell = row.cells[measure]
+            expected, gain = pairs[row.model].firstp.name, cell.gain
             if row.baseline != expected or gain is None:
                 raise InputError(
                     f"{path}: {row.model} must be compared with {expected} (--baseline), "
                     f"not with {row.baseline or 'nothing'}"
                 )
-            found.setdefault(row.model, {})[path] = 100 * gain
+            tests = [p for p in (cell.t_test_p, cell.randomisation_p) if p is not None]
+            p = max(tests, default=None)
+            found.setdefault(row.model, {})[path] = 100 * gain, p, p is not None and p < report.alpha
+        queries += report.queries
     gains = {}
     for name, by_file in found.items():
         if missing := [str(path) for path, _ in reports if path not in by_file]:
             raise InputError(f"{missing[0]}: lacks {name}, whose average gain would be over fewer test sets")
         measures = ", ".join(dict.fromkeys(measure for _, measure in reports))
-        gains[name] = Gain(fmean(by_file.values()), True, f"measured: {measures}")
+        percents, p_values, significant = zip(*by_file.values(), strict=True)
+        known = [p for p in p_values if p is not None]
+        gains[name] = Gain(
+            fmean(percents),
+            True,
+            f"measured: {measures}",
+            queries,
+            max(known) if len(known) == len(p_values) else None,
+            all(significant),
+        )
     return gains
 
 

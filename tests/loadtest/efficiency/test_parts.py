@@ -113,6 +113,27 @@ def test_gains_are_averaged_over_test_sets_and_published_ones_fill_in(tmp_path: 
     assert gains["parade-attn-bert"] == Gain(5.0, False, "published: Table 4")
 
 
+@pytest.mark.parametrize(
+    ("tests", "p", "significant"),
+    [
+        (((0.001, 0.002), (0.003, 0.004)), 0.004, True),
+        (((0.001, 0.002), (0.003, 0.02)), 0.02, False),
+        (((None, None), (0.003, 0.004)), None, False),
+    ],
+)
+def test_a_gain_is_significant_if_every_test_of_every_set_is(
+    tests: tuple[tuple[float | None, float | None], ...], p: float | None, significant: bool, tmp_path: Path
+) -> None:
+    paths = []
+    for number, (t_test, randomisation) in enumerate(tests):
+        cell = Cell(0.5, (0.5,), 0.04, t_test_p=t_test, randomisation_p=randomisation)
+        rows = (ModelRow("maxp-bert", "firstp-bert", {"RR": cell}),)
+        paths.append((tmp_path / f"{number}.json", "RR"))
+        Report("a", 100 + number, 0.01, ("RR",), rows, (), {}).write_json(paths[-1][0])
+
+    assert measured_gains(paths, PAIRS)["maxp-bert"] == Gain(4.0, True, "measured: RR", 201, p, significant)
+
+
 def test_a_depth_has_the_gain_that_was_measured_with_it(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     cells = {"maxp-bert all": 0.04, "maxp-bert adaptive": 0.05, "maxp-bert adaptive,chunks=4": 0.06}

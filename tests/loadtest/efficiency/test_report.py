@@ -52,10 +52,13 @@ def test_no_label_covers_another_or_leaves_the_plot(first: float, spread: float)
     assert not [place for place in places for box in boxes[1:] if box.contains(*place)]
 
 
-def test_hollow_is_published_filled_is_measured_and_arrows_come_from_the_papers_place() -> None:
+def test_hollow_is_published_or_chance_filled_is_measured_and_arrows_come_from_the_papers_place() -> None:
     points = points_of(
-        {"maxp-bert": 3.0, "avgp-bert": 2.5, "longp-jina": 3.5},
-        {"maxp-bert": Gain(4.0, True, "measured: nDCG@10")},
+        {"maxp-bert": 3.0, "avgp-bert": 2.5, "longp-jina": 3.5, "parade-max-bert": 2.7},
+        {
+            "maxp-bert": Gain(4.0, True, "measured: nDCG@10", 120, 0.002, significant=True),
+            "parade-max-bert": Gain(5.0, True, "measured: nDCG@10", 120, 0.065),
+        },
     )
     axes = efficiency_chart(CONDITIONS, points).axes[0]
 
@@ -64,7 +67,12 @@ def test_hollow_is_published_filled_is_measured_and_arrows_come_from_the_papers_
         for line in axes.lines
         if line.get_markersize() == 8
     }
-    assert faces == {(3.0, 4.0): "#0072B2", (2.5, 0.4): "white", (3.5, 2.0): "white"}
+    assert faces == {
+        (3.0, 4.0): "#0072B2",
+        (2.5, 0.4): "white",
+        (3.5, 2.0): "white",
+        (2.7, 5.0): "white",
+    }
     # AvgP has no run time in the papers, so no arrow leads to it.
     arrows = {
         each.xyann: each.xy for each in axes.texts if isinstance(each, Annotation) and not each.get_text()
@@ -74,31 +82,34 @@ def test_hollow_is_published_filled_is_measured_and_arrows_come_from_the_papers_
     assert legend is not None
     told = [text.get_text() for text in legend.get_texts()]
     assert told[:2] == ["chunks, aggregated", "one long input"]
-    assert any("hollow" in each for each in told)
-    assert any("filled" in each for each in told)
+    assert "hollow: gain published by the papers or not significant" in told
+    assert "filled: gain measured, significant" in told
 
 
 def test_the_table_says_what_moved_and_what_it_is_made_of(tmp_path: Path) -> None:
-    points = points_of({"maxp-bert": 3.0, "avgp-bert": 2.5})
+    points = points_of(
+        {"maxp-bert": 3.0, "avgp-bert": 2.5},
+        {"avgp-bert": Gain(-0.5, True, "measured: RR", 1_000, 0.0004, significant=True)},
+    )
     table = write_report(tmp_path, Results(CONDITIONS, "farrank loadtest efficiency", {}), points)
 
     rows = {cells[0]: cells for line in table.splitlines() if (cells := line.strip("| ").split(" | "))}
     rows = {name.strip(): [cell.strip() for cell in cells] for name, cells in rows.items()}
     assert rows["maxp-bert"][1:] == [
         "firstp-bert",
-        "3",
-        "1",
         "3.00 (2.70 to 3.60)",
         "2.40",
         "1.25",
         "+1.9%",
+        "–",
+        "–",
         "published: Table 4",
         "8 / 2",
         "1,600 / 1,024",
         # 1,600 of 1,024 positions; 8 × 256 of 2 × 512; 3 × over 1.5625; 0.15 of 3 s.
         "4× inputs, 1.56× positions (2× if all were padded), 1.92× the time a position, aggregator 5%",
     ]
-    assert rows["avgp-bert"][5:7] == ["–", "–"]
+    assert rows["avgp-bert"][3:9] == ["–", "–", "−0.5%", "1,000", "below .001", "measured: RR"]
     assert "The documents of a call have 1,400, 600 tokens; the query: 'a query'." in table
     assert "a machine; cpu, fp32; farrank 0.1.0. Trained weights: none." in table
     assert (tmp_path / TABLE).read_text("utf-8") == table
