@@ -22,7 +22,7 @@ PAGES = [
 FIGURE = re.compile(
     r"""(?<![\w.,/])(?:
       0?\.\d{3,} | \.\d\d | 1\.000                       # .58, 0.580
-    | \d*\.\d+(?=\sof\s(?:the|its)\s)                              # 0.48 of the time
+    | \d*\.\d+(?=\sof\s(?:the|its)\s)                   # 0.48 of the time
     | \d[\d,.]*\s?(?:µs|ms|[KM]B|(?:documents|pairs|tokens)(?:/s|\sa\ssecond))
     | \d[\d,]*\.\d+\s?(?:s|seconds|minutes|times|GB|points|%)
     | \d+\stimes\s(?:as|faster|slower)

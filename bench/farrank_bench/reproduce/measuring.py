@@ -156,7 +156,7 @@ def measure(cell: Cell, corpus: Corpus, kept: Kept, rounds: int) -> Figures:
     elif way.ranker:
         runs_on = _served(asked, corpus, index, kept)
     else:
-        runs_on = "the given run" if index is None else "this process"
+        runs_on = "the given run" if index is None else "Lucene's process"
         write_run(kept.run(cell), _candidates(asked, corpus, index, asked.times), cell.name)
     figures = Figures(
         cell=cell,
@@ -207,7 +207,7 @@ def _candidates(asked: Asked, corpus: Corpus, index: Index | None, times: Times 
 
 
 async def _searched(asked: Asked, folder: Path, times: Times | None) -> Run:
-    """Search in this process: a call that reranks is the wire's only one."""
+    """Let Lucene's process search, without a server: the wire has no call that only searches."""
     stages = open_first_stages(FirstStageConfig(indexes={INDEX: Bm25Config(folder)}))
     try:
         await stages.start()
