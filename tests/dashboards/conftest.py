@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import socket
 import subprocess
 import time
 import urllib.error
@@ -65,8 +66,20 @@ def api_key(key_file: Path) -> str:
 
 
 @pytest.fixture(scope="session")
+def admin_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="session")
 def server(
-    tiny_rankers: dict[str, Path], key_file: Path, api_key: str, tmp_path_factory: pytest.TempPathFactory
+    tiny_rankers: dict[str, Path],
+    key_file: Path,
+    api_key: str,
+    admin_port: int,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SpawnedServer]:
     folder = tmp_path_factory.mktemp("dashboards-index")
     lines = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in COLLECTION.items()]
@@ -78,6 +91,7 @@ def server(
         "--http-port=0",
         "--log-level=warning",
         f"--keys={key_file}",
+        f"--set=listen.admin.port={admin_port}",
     ]
     arguments += [f"--set=limits.{name}={value}" for name, value in LIMITS.items()]
     arguments += ["--set=rankers.maxp.depth.mode=all", "--set=rankers.maxp.max_document_tokens=1431"]
@@ -87,10 +101,20 @@ def server(
 
 @pytest.fixture(scope="session")
 def prometheus(
-    prometheus_program: str, server: SpawnedServer, api_key: str, tmp_path_factory: pytest.TempPathFactory
+    prometheus_program: str,
+    server: SpawnedServer,
+    api_key: str,
+    admin_port: int,
+    tiny_rankers: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Prometheus]:
-    """Prometheus after a load of calls that were answered, refused, late and cancelled."""
+    """Prometheus after a load of calls that were answered, refused, late and cancelled, beside a canary."""
     folder = tmp_path_factory.mktemp("prometheus")
+    recorded = folder / "recorded.jsonl"
+    recorded.write_text(json.dumps({"query": "sea", "documents": [*COLLECTION.values()][:4]}))
+    trial = [f"--recorded={recorded}", "--min-tau=-1", "--max-latency-ratio=1000"]
+    canary = ["rankers", "canary", "maxp", str(tiny_rankers["firstp"]), "--share=0", *trial]
+    assert main([*canary, f"--admin=localhost:{admin_port}"]) == 0
     config = yaml.safe_load((RULES / "prometheus.yaml").read_text(encoding="utf-8"))
     config["global"] = {"scrape_interval": SCRAPE_INTERVAL, "evaluation_interval": SCRAPE_INTERVAL}
     (job,) = config["scrape_configs"]
