@@ -5,16 +5,22 @@ from collections.abc import Collection
 from farrank_calls.errors import FailedPrecondition
 from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.engine.versions import Versions
+from farrank_settings.errors import ConfigError
 
 
 class MemoryBudget:
     """Chooses the rankers that leave. `limit` None sets no limit. Belongs to the event loop.
 
     While a ranker is loaded, its weights are in memory beyond the limit: their size is known only then.
+    Raises: ConfigError if the rankers that are loaded first exceed it.
     """
 
     def __init__(self, limit: int | None, versions: Versions) -> None:
         self._limit, self._versions = limit, versions
+        if limit is not None and self.total() > limit:
+            raise ConfigError(
+                f"limits.max_ranker_bytes: is {limit:,}; the configured rankers have {self.total():,} bytes"
+            )
 
     def leaving_for(self, new: Scorer, replaced: Scorer | None, may_leave: Collection[str]) -> list[str]:
         """Return the names of the rankers that must leave for a new one, the least recently used first.

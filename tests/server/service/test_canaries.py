@@ -12,6 +12,7 @@ import pytest
 from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import FailedPrecondition, NotFound
 from farrank_server.config.schema import RankerConfig
+from farrank_server.replica import Replica
 from farrank_server.service.comparison import RecordedQuery, Trial
 from farrank_settings.errors import ConfigError
 from support.engine_bench import TEXTS, until
@@ -186,6 +187,10 @@ async def test_the_least_recently_used_ranker_leaves_for_another(tiny_rankers: d
     async with serving(configured({"it": tiny_rankers["maxp"]})) as probe:
         size = int(probe.metric("ranker_weight_bytes") or 0)
     assert size > 10_000
+    small = configured({"it": tiny_rankers["maxp"]}, limits={"max_ranker_bytes": size - 1})
+    with pytest.raises(ConfigError, match=rf"max_ranker_bytes: is {size - 1:,}; the .* have {size:,} bytes"):
+        async with Replica(small):
+            raise AssertionError("it has no room")
     limits = {"max_ranker_bytes": round(3.2 * size)}
     async with serving(configured({"it": tiny_rankers["maxp"]}, limits=limits)) as served:
         rankers, versions = served.replica.rankers, served.replica.engine.versions
