@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +18,7 @@ from prometheus_client import disable_created_metrics
 from farrank_server.config.schema import ServerConfig
 from farrank_server.pid_file import PidFile, Reloads, locked_pid_file
 from farrank_server.replica import Replica
+from farrank_server.watch import watch
 from farrank_settings.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -37,12 +39,17 @@ EXIT_CONFIG = 2
 
 
 def run(
-    config: ServerConfig, pid_file: Path | None = None, reread: Callable[[], ServerConfig] | None = None
+    config: ServerConfig,
+    pid_file: Path | None = None,
+    reread: Callable[[], ServerConfig] | None = None,
+    look: Callable[[], object] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Returns the exit status of the process.
 
     SIGHUP reloads keys, certificates, the objective, the rankers and the indexes. `pid_file` is a file that
-    reports the outcome (see there). `reread` reads the current configuration.
+    reports the outcome (see there). `reread` reads the current configuration. With `look`, which returns
+    another value after each change of the configuration's file, its changes and those of the rankers' files
+    cause a reload, too.
 
     The status is 0 after a drain, 1 if the device was lost (a supervisor should restart the process), and 2
     if the configuration cannot be served; standard error then says why.
@@ -50,7 +57,7 @@ def run(
     set_up_process()
     try:
         with hold_pid_file(pid_file) as file:
-            return asyncio.run(_serve(config, file, reread))
+            return asyncio.run(_serve(config, file, reread, look))
     except ConfigError as error:
         for problem in error.problems:
             print(f"farrank serve: {problem}", file=sys.stderr)
@@ -90,7 +97,10 @@ def hold_pid_file(path: Path | None) -> Iterator[PidFile | None]:
 
 
 async def _serve(
-    config: ServerConfig, pid_file: PidFile | None, reread: Callable[[], ServerConfig] | None
+    config: ServerConfig,
+    pid_file: PidFile | None,
+    reread: Callable[[], ServerConfig] | None,
+    look: Callable[[], object] | None,
 ) -> int:
     end_requested, reload_requested = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -108,7 +118,10 @@ async def _serve(
         # search process ends by itself when its pipe closes.
         os._exit(EXIT_OK)
     await starting
-    reloading = asyncio.create_task(_reload(replica, reload_requested, pid_file))
+    background = [asyncio.create_task(_reload(replica, reload_requested, pid_file))]
+    if look is not None:
+        seeing = partial(_look, look, replica)
+        background.append(asyncio.create_task(watch(seeing, reload_requested.set)))
     try:
         # A program that starts the server reads the ports here. Logs go to standard error.
         addresses = {"grpc": replica.address, "metrics": replica.metrics_url, "http": replica.http_url}
@@ -130,8 +143,9 @@ async def _serve(
         _force_end_after(config.listen.drain_timeout_s + END_AFTER_DRAIN_S, EXIT_OK)
         return EXIT_OK
     finally:
-        reloading.cancel()
-        await asyncio.wait((reloading,))
+        for each in background:
+            each.cancel()
+        await asyncio.wait(background)
         await replica.__aexit__(None, None, None)
 
 
@@ -152,6 +166,10 @@ def _force_end_after(seconds: float, status: int) -> None:
     timer.start()
 
 
+def _look(look: Callable[[], object], replica: Replica) -> tuple[object, object]:
+    return look(), replica.watched()
+
+
 async def _reload(replica: Replica, requested: asyncio.Event, pid_file: PidFile | None) -> NoReturn:
     """Reload whenever `requested` is set, and write the outcome to the pid file."""
     number = 0
@@ -164,7 +182,8 @@ async def _reload(replica: Replica, requested: asyncio.Event, pid_file: PidFile 
         try:
             await replica.reload()
             problem = ""
-        except ConfigError as error:  # already logged; the old state still serves
+        except ConfigError as error:  # the old state still serves
+            log.error("the reload failed in part: %s", error)
             problem = str(error)
         except Exception as error:
             # A bug in one reload must not prevent later reloads.

@@ -274,6 +274,21 @@ def test_another_configuration_is_another_pod_and_the_same_is_the_same() -> None
     assert checksum({}) != checksum({"rankers": [{"name": "other"}]})
 
 
+def test_pods_take_changed_rankers_without_a_restart_unless_they_export() -> None:
+    one = {"rankers": [{"name": "a", "source": "/models/one"}]}
+    two = {"rankers": [{"name": "a", "source": "/models/two"}, {"name": "b"}]}
+
+    def checksum(values: Values) -> str:
+        rendered = Rendered(values)
+        assert ("--watch" in rendered.server["args"]) == (checks_in_place in values.items())
+        found: str = rendered.pod["metadata"]["annotations"]["checksum/config"]
+        return found
+
+    checks_in_place = ("export", "never")
+    assert checksum({**one, "export": "never"}) == checksum({**two, "export": "never"})
+    assert checksum({**one, "export": "auto"}) != checksum({**two, "export": "auto"})
+
+
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_every_selector_selects_exactly_its_pods(values: Values) -> None:
     rendered = Rendered(values)

@@ -109,7 +109,7 @@ async def test_rankers_are_exported_at_the_first_start_and_kept_for_the_next(
     monkeypatch.setenv("FARRANK_CACHE", str(tmp_path))
     given: list[ServerConfig] = []
 
-    def serve(config: ServerConfig, pid_file: Path | None, reread: object) -> int:
+    def serve(config: ServerConfig, pid_file: Path | None, reread: object, look: object) -> int:
         given.append(config)
         return 0
 

@@ -74,6 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_export_limits(add)
     add("--pid-file FILE", "file for the process id, by which farrank reload finds the server", Path)
+    add("--watch", "reload when the configuration's file or the files of a ranker change")
     add("--print-config", "print the effective configuration as YAML, and end")
     add("--dry-run", "check everything that can be checked without loading, and end")
     add(
@@ -132,7 +133,15 @@ def run(args: argparse.Namespace) -> int:
             rehearsed = asyncio.run(rehearse(config, args.pid_file))
         print(*_would_serve(config, rehearsed), sep="\n")
         return DONE
-    return serve(config, args.pid_file, partial(_configured, args))
+    look = partial(_state_of_file, args.config) if args.watch else None
+    return serve(config, args.pid_file, partial(_configured, args), look)
+
+
+def _state_of_file(path: Path | None) -> object:
+    """A value that differs whenever the configuration's file does, also where a link to it moves."""
+    from farrank_server.certificates import state_of
+
+    return None if path is None else state_of(path)
 
 
 def _configured(args: argparse.Namespace) -> ServerConfig:

@@ -137,7 +137,8 @@ class Rankers:
     async def reload(self, wanted: Mapping[str, RankerConfig]) -> None:
         """Return to the configuration: replace each ranker whose entry or files differ, one after the other.
 
-        Canaries end. A ranker that cannot be loaded stays as it is.
+        Canaries end. New rankers are loaded, and then those that the configuration lacks are removed. A
+        ranker that cannot be loaded or removed stays as it is.
         Raises: ConfigError with the problems of all of them.
         """
         problems: list[str] = []
@@ -145,15 +146,26 @@ class Rankers:
             for name in list(self._canaries_from):
                 self._end_canary(name)
             now = await asyncio.to_thread(sources, wanted)
-            if list(now) != list(self._loaded_from):
-                log.warning("rankers that were added, removed or moved take effect after a restart")
+            if next(iter(now)) != self._default:
+                log.warning("another default ranker, which is the first one, takes effect after a restart")
             for name, source in now.items():
-                if self._loaded_from.get(name, source) == source:
-                    continue
                 try:
-                    await self._replace(name, source)
+                    if name not in self._loaded_from:
+                        await self._add(name, *source)
+                    elif self._loaded_from[name] != source:
+                        await self._replace(name, source)
                 except Exception as error:
+                    if name not in self._loaded_from:
+                        log.error("ranker %s was not loaded: %s", name, error)
                     problems += _problems(name, error)
+            self._configured = frozenset(now)
+            for name in [each for each in self._loaded_from if each not in now]:
+                try:
+                    self._check_unneeded(name)
+                except FailedPrecondition as error:
+                    problems.append(f"rankers.{name}: was not removed: {error}")
+                else:
+                    self._remove(name, "the configuration has it no longer")
         if problems:
             raise ConfigError(*problems)
 
@@ -165,15 +177,7 @@ class Rankers:
         async with self._changing:
             if name in self._versions.rankers:
                 raise FailedPrecondition(f"name: a ranker {name} is loaded; swap it, or unload it first")
-            scorer, source = await self._loaded(name, entry)
-            self._versions.add(scorer)
-            self._loaded_from[name] = source
-            self._versions.gone.pop(name, None)
-            show_ranker(self._metrics, scorer, self._endpoints)
-            self._show_new(name)
-            self._show_names(self._loaded_from)
-            log.info("ranker %s: version %s is loaded", name, scorer.version)
-            return scorer
+            return await self._add(name, entry)
 
     async def unload(self, name: str) -> None:
         """Serve a ranker no longer. Calls that have come finish, and its memory is freed after the last.
@@ -182,10 +186,7 @@ class Rankers:
         """
         async with self._changing:
             self._check_loaded(name)
-            if name == self._default:
-                raise FailedPrecondition(f"name: {name} is the default ranker; calls that name none get it")
-            if self._loader.is_asked_for(self._versions.rankers[name]):
-                raise FailedPrecondition(f"name: an index encodes its queries with {name}")
+            self._check_unneeded(name)
             self._remove(name, "it was unloaded")
 
     async def swap(self, name: str, entry: RankerConfig, trial: Trial | None = None) -> Comparison | None:
@@ -230,6 +231,17 @@ class Rankers:
         async with self._changing:
             self._check_canary(name)
             self._end_canary(name)
+
+    async def _add(self, name: str, entry: RankerConfig, files: Files | None = None) -> Scorer:
+        scorer, source = await self._loaded(name, entry, files)
+        self._versions.add(scorer)
+        self._loaded_from[name] = source
+        self._versions.gone.pop(name, None)
+        show_ranker(self._metrics, scorer, self._endpoints)
+        self._show_new(name)
+        self._show_names(self._loaded_from)
+        log.info("ranker %s: version %s is loaded", name, scorer.version)
+        return scorer
 
     async def _replace(self, name: str, source: Source, trial: Trial | None = None) -> Comparison | None:
         """Load a version beside the one that serves, then give it all further calls. Counts the outcome.
@@ -316,6 +328,12 @@ class Rankers:
             why = f", {gone}" if (gone := self._versions.gone.get(name)) else ""
             loaded = ", ".join(self._loaded_from)
             raise NotFound(f"name: no ranker {name[:100]!r} is loaded{why}; loaded are: {loaded}")
+
+    def _check_unneeded(self, name: str) -> None:
+        if name == self._default:
+            raise FailedPrecondition(f"name: {name} is the default ranker; calls that name none get it")
+        if self._loader.is_asked_for(self._versions.rankers[name]):
+            raise FailedPrecondition(f"name: an index encodes its queries with {name}")
 
     def _check_no_canary(self, name: str) -> None:
         if name in self._canaries_from:

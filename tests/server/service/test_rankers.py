@@ -5,7 +5,7 @@ import gc
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -19,11 +19,15 @@ import pytest
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
 from farrank_first_stage.config import FirstStageConfig
+from farrank_rankers.ensemble import Ensemble, save_ensemble
+from farrank_rankers.files.open import open_ranker
 from farrank_rankers.reader import Reader
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.runtime import DeviceLost
 from farrank_server.config.schema import DepthConfig, ListenConfig, RankerConfig, ServerConfig
 from farrank_server.replica import Replica
 from farrank_settings.errors import ConfigError
-from support.engine_bench import QUERY, TEXTS, until
+from support.engine_bench import QUERY, TEXTS, Faulty, until
 
 DOCUMENTS = [pb.Document(id=f"d{n}", text=text) for n, text in enumerate(TEXTS)]
 
@@ -180,3 +184,97 @@ async def test_a_change_of_the_configuration_is_enough(tiny_rankers: dict[str, P
         now = engine.loaded["it"]
         await replica.reload()
         assert engine.loaded["it"] is now
+
+
+async def test_added_and_removed_rankers_take_effect_at_a_reload(tiny_rankers: dict[str, Path]) -> None:
+    config = configured({"it": tiny_rankers["maxp"], "goes": tiny_rankers["firstp"]})
+    read_next = [config]
+    async with (
+        Replica(config, lambda: read_next[-1]) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+
+        async def ask(name: str) -> pb.RerankResponse:
+            named = pb.RerankRequest(query=QUERY, documents=DOCUMENTS, options=pb.RerankOptions(ranker=name))
+            answer: pb.RerankResponse = await stub.Rerank(named, timeout=60)
+            return answer
+
+        going = replica.engine.loaded["goes"]
+        with replica.engine.versions.using([going]):
+            read_next.append(configured({"it": tiny_rankers["maxp"], "comes": tiny_rankers["firstp"]}))
+            await replica.reload()
+            assert (await ask("comes")).ranker.version == going.version
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await ask("goes")
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+            assert "known are: it, comes" in str(refused.value.details())
+            assert hasattr(going, "runtime")  # a call from before uses it
+        await until(lambda: not hasattr(going, "runtime"))
+
+        read_next.append(configured({"comes": tiny_rankers["firstp"], "bad": Path("/nowhere")}))
+        with pytest.raises(ConfigError) as failed:
+            await replica.reload()
+        assert "rankers.it: was not removed" in str(failed.value)
+        assert "rankers.bad: " in str(failed.value)
+        assert list(replica.rankers.entries) == ["it", "comes"]
+
+
+async def test_an_ensemble_is_swapped_with_its_members(tiny_rankers: dict[str, Path], tmp_path: Path) -> None:
+    versions = [tmp_path / name for name in ("one", "two", "other")]
+    members = [
+        [("a", "maxp"), ("b", "firstp")],
+        [("a", "firstp"), ("b", "maxp")],
+        [("a", "maxp"), ("c", "maxp")],
+    ]
+    for folder, each in zip(versions, members, strict=True):
+        save_ensemble(Ensemble({name: open_ranker(tiny_rankers[family]) for name, family in each}), folder)
+    link = tmp_path / "current"
+    link.symlink_to(versions[0])
+    async with (
+        Replica(configured({"it": link})) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        before, old = await stub.Rerank(asked()), replica.engine.rankers["it"].members
+        point(link, versions[1])
+        await replica.reload()
+        after = await stub.Rerank(asked())
+        assert after.ranker.version != before.ranker.version
+        # The members are the same two in another order, and the score is their mean.
+        assert {each.id: round(each.score, 4) for each in after.results} == {
+            each.id: round(each.score, 4) for each in before.results
+        }
+        await until(lambda: not any(hasattr(each, "runtime") for each in old))
+        assert list(replica.engine.rankers) == ["it", "it/a", "it/b"]
+
+        point(link, versions[2])
+        with pytest.raises(ConfigError, match="has other members than the ensemble that serves"):
+            await replica.reload()
+        assert (await stub.Rerank(asked())).ranker.version == after.ranker.version
+
+
+async def test_a_swapped_ranker_comes_back_after_the_device_has_failed(
+    tiny_rankers: dict[str, Path], folder: Path
+) -> None:
+    async with (
+        Replica(configured({"it": folder})) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = rerank_pb2_grpc.RerankServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        point(folder, tiny_rankers["firstp"])
+        await replica.reload()
+        expected, now = await stub.Rerank(asked()), replica.engine.loaded["it"]
+        failures = [DeviceLost("gone")]
+
+        def fail(_: Sequence[EncoderInput]) -> None:
+            if failures:
+                raise failures.pop()
+
+        now.runtime = Faulty(now.runtime, fail)
+        answer = await stub.Rerank(asked(), timeout=120)
+        assert answer.ranker.version == expected.ranker.version == now.version
+        assert [each.id for each in answer.results] == [each.id for each in expected.results]
+        assert not isinstance(now.runtime, Faulty)
+        read = replica.metrics.registry.get_sample_value
+        assert read("farrank_worker_restarts_total") == 1

@@ -133,6 +133,20 @@ farrank.v1.RerankService
 {{- end -}}
 {{- end -}}
 
+{{/* Whether pods take changed rankers without a restart. They do not export, so with `export: auto` they restart. */}}
+{{- define "farrank.watches" -}}
+{{- if and .Values.watch (eq .Values.export "never") -}}true{{- end -}}
+{{- end -}}
+
+{{/* The part of farrank.yaml that needs new pods when it changes. The first ranker is the default one. */}}
+{{- define "farrank.fixedConfig" -}}
+{{- $config := include "farrank.config" . -}}
+{{- if include "farrank.watches" . -}}
+{{- $config = printf "%s %s" (first .Values.rankers).name (omit (fromYaml $config) "rankers" "objective" | toJson) -}}
+{{- end -}}
+{{- $config -}}
+{{- end -}}
+
 {{/* farrank.yaml. Rankers and model names keep their order. JSON is valid YAML. */}}
 {{- define "farrank.config" -}}
 {{- include "farrank.check" . -}}

@@ -63,6 +63,9 @@ class DeviceThread:
         result: Future[T] = Future()
 
         def work() -> None:
+            # Work that has begun can no longer be cancelled, as a server that ends does.
+            if not result.set_running_or_notify_cancel():
+                return
             try:
                 result.set_result(function(*arguments))
             except BaseException as error:
