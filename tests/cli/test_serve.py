@@ -88,7 +88,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
     served: list[ServerConfig] = []
     module = types.ModuleType("farrank_server.run")
 
-    def run(config: ServerConfig, pid_file: Path | None, reread: Callable[[], ServerConfig]) -> int:
+    def run(
+        config: ServerConfig, pid_file: Path | None, reread: Callable[[], ServerConfig], look: object
+    ) -> int:
         served.append(config)
         # The server would report here that it is up.
         return 7 if pid_file is None else int(pid_file.name)
