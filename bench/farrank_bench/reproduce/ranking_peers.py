@@ -32,6 +32,8 @@ from farrank_training.data_sets.lexical_index import LexicalIndex
 PYLATE_REQUIREMENT = "pylate==1.6.0"
 _MODEL = "embedded"
 _BATCH = 64
+# Infinity refuses longer texts, of which it would read 256 tokens.
+_INFINITY_CHARACTERS = 100_000
 # The scores of a query's documents, in their order.
 Scorer = Callable[[str, Sequence[CandidateDocument]], Sequence[float]]
 
@@ -196,7 +198,7 @@ def _infinity(documents: Mapping[str, str], threads: int, cache: Path) -> Iterat
         infinity_server(command, locate(EMBEDDED).folder, _MODEL, threads, Path(folder)) as address,
     ):
         url = address.removeprefix("cohere:").replace("/rerank", "/embeddings")
-        texts = list(documents.values())
+        texts = [text[:_INFINITY_CHARACTERS] for text in documents.values()]
         started_s = time.perf_counter()
         vectors = np.concatenate(
             [_embedded(url, texts[start : start + _BATCH]) for start in range(0, len(texts), _BATCH)]

@@ -69,13 +69,14 @@ def test_the_bi_encoder_has_the_cosines_of_the_ranker(tmp_path: Path) -> None:
 
 
 class Embeddings(BaseHTTPRequestHandler):
-    """Embeds a text as its length, and answers in another order than asked."""
+    """Embeds a text as its length, in another order than asked, and refuses long ones as Infinity does."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         data = [{"index": n, "embedding": [len(each), 1.0]} for n, each in enumerate(asked["input"])]
         body = json.dumps({"data": data[::-1]}).encode()
-        self.send_response(200 if self.path == "/embeddings" else 404)
+        refused = self.path != "/embeddings" or max(map(len, asked["input"])) > 122_880
+        self.send_response(422 if refused else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -96,7 +97,7 @@ def test_infinitys_vectors_are_those_of_their_texts(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(ranking_peers, "infinity_command", lambda _cache: Path("infinity_emb"))
     monkeypatch.setattr(ranking_peers, "infinity_server", server)
-    with started(INFINITY, "embedded", TEXTS, 1, tmp_path) as peer:
+    with started(INFINITY, "embedded", {**TEXTS, "longest": "a" * 200_000}, 1, tmp_path) as peer:
         assert peer.score("four", SHORT) == [4.0 * len(each.text) + 1 for each in SHORT]
         assert (peer.bytes_a_document, peer.at_once) == (2 * 4, 16)
     with pytest.raises(ContenderFailed, match="Infinity"):
