@@ -15,12 +15,15 @@ from weakref import ref
 
 import grpc
 import pytest
+import torch
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank.v1 import rerank_pb2_grpc
+from farrank_calls.errors import FailedPrecondition
 from farrank_first_stage.config import FirstStageConfig
 from farrank_rankers.ensemble import Ensemble, save_ensemble
 from farrank_rankers.files.open import open_ranker
+from farrank_rankers.files.save import save_ranker
 from farrank_rankers.reader import Reader
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes.runtime import DeviceLost
@@ -278,3 +281,23 @@ async def test_a_swapped_ranker_comes_back_after_the_device_has_failed(
         assert not isinstance(now.runtime, Faulty)
         read = replica.metrics.registry.get_sample_value
         assert read("farrank_worker_restarts_total") == 1
+
+
+async def test_a_version_whose_vectors_an_index_does_not_hold_is_refused(
+    tiny_rankers: dict[str, Path], tmp_path: Path
+) -> None:
+    link, other = tmp_path / "current", tmp_path / "other"
+    link.symlink_to(tiny_rankers["biencoder"])
+    ranker = open_ranker(tiny_rankers["biencoder"])
+    with torch.no_grad():
+        next(ranker.encoder.parameters()).add_(0.01)
+    save_ranker(ranker, other)
+    async with Replica(configured({"first": tiny_rankers["maxp"], "it": link})) as replica:
+        old = replica.engine.loaded["it"]
+        replica.rankers._loader._encoders.asked["it"] = old.encodings_version  # as an index does that opens
+        point(link, other)
+        with pytest.raises(ConfigError, match=f"holds vectors of version {old.encodings_version} of it"):
+            await replica.reload()
+        assert replica.engine.loaded["it"] is old
+        with pytest.raises(FailedPrecondition, match="an index encodes its queries with it"):
+            await replica.rankers.unload("it")
