@@ -96,6 +96,13 @@ class AdminListener:
             change.cancel()
         await asyncio.gather(*self._changes, return_exceptions=True)
 
+    def _ended(self, change: "asyncio.Task[Message]") -> None:
+        self._changes.discard(change)
+        # The caller may have gone, so the log says it, too.
+        if not change.cancelled() and (error := change.exception()) is not None:
+            known = isinstance(error, FarrankError | ConfigError)
+            log.warning("a change of the rankers failed: %s", error if known else redacted(error))
+
     def _handler(
         self, method: Callable[[Any], Awaitable[Message]], name: str
     ) -> Callable[[Message, Context], Awaitable[Message]]:
@@ -112,7 +119,7 @@ class AdminListener:
             # A change goes on if its caller leaves: half of it would be worse.
             change = asyncio.create_task(work(request))
             self._changes.add(change)
-            change.add_done_callback(self._changes.discard)
+            change.add_done_callback(self._ended)
             try:
                 return await asyncio.shield(change)
             except FarrankError as error:

@@ -185,8 +185,14 @@ async def test_each_call_sends_the_token(tiny_rankers: dict[str, Path], tmp_path
         assert len((await admin.ListVersions(request, metadata=right)).versions) == 1
 
 
-async def test_a_change_goes_on_if_its_caller_leaves(tiny_rankers: dict[str, Path]) -> None:
+async def test_a_change_goes_on_if_its_caller_leaves(
+    tiny_rankers: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
     async with administered(tiny_rankers) as (served, admin):
+        absent = admin.LoadRanker(pb.LoadRankerRequest(name="absent", source=source(Path("absent"))))
+        await asyncio.sleep(0.02)
+        absent.cancel()
+        await until(lambda: "a change of the rankers failed: rankers.absent: " in caplog.text)
         call = admin.LoadRanker(pb.LoadRankerRequest(name="more", source=source(tiny_rankers["firstp"])))
         await asyncio.sleep(0.02)
         call.cancel()
