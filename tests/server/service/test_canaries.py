@@ -171,6 +171,7 @@ async def test_rankers_come_and_go_by_name_and_a_reload_returns_to_the_configura
         with pytest.raises(NotFound, match="no ranker 'more' is loaded, it was unloaded; loaded are: it"):
             await rankers.unload("more")
 
+        await rankers.load("again", entry(tiny_rankers["firstp"]))
         await rankers.swap("it", entry(tiny_rankers["firstp"]))
         swapped = (await served.ask()).ranker.version
         await rankers.begin_canary("it", entry(tiny_rankers["avgp"]), 1.0)
