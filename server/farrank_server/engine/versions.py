@@ -14,7 +14,7 @@ Role = Literal["serving", "canary"]
 
 _HASHES = 2**64
 
-# So many names of rankers that have gone are remembered.
+# Names of removed rankers that are remembered with the reason.
 GONE = 1000
 
 
@@ -59,7 +59,7 @@ class Versions:
     def find(self, name: str, version: str = "", query: str = "") -> Scorer:
         """Find the ranker that answers a call. The empty name stands for the default ranker.
 
-        `version` is the begin of the version asked for; without one, the query may choose a canary.
+        `version` has the first characters of its hash. Without any, the query may choose a canary.
         Raises: NotFound listing the known rankers or the loaded versions.
         """
         name = name or next(iter(self.rankers))
@@ -205,6 +205,6 @@ class Versions:
 
 
 def split_version(asked: str, names: Container[str]) -> tuple[str, str]:
-    """Split NAME@VERSION into the name and the begin of a version; a ranker's own name may contain an @."""
+    """Split NAME@VERSION into the name and a version's first characters. A ranker's name may contain an @."""
     name, at, version = asked.rpartition("@")
     return (asked, "") if asked in names or not at else (name, version)

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 Files = Collection[tuple[str, int, int, int]]
 Source = tuple[RankerConfig, Files]
 
-# The metrics of a ranker that has gone stay so long, which is several scrapes.
+# The metrics of a removed ranker stay for several scrapes.
 HIDE_AFTER_S = 120.0
 
 
