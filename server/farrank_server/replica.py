@@ -305,10 +305,6 @@ class Replica:
         if failures:
             raise ConfigError(*(str(each) or type(each).__name__ for each in failures)) from failures[0]
 
-    def watched(self) -> object:
-        """Note the state of the rankers' files, which differs after each change. May wait for files."""
-        return sources(self._last_read.rankers)
-
     async def _reload_configuration(self) -> None:
         """Read the configuration again. Its objective and its rankers take effect without a restart."""
         if self._reread is not None:

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +17,7 @@ from prometheus_client import disable_created_metrics
 from farrank_server.config.schema import ServerConfig
 from farrank_server.pid_file import PidFile, Reloads, locked_pid_file
 from farrank_server.replica import Replica
-from farrank_server.watch import watch
+from farrank_server.watch import Watched, watch
 from farrank_settings.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -108,6 +107,11 @@ async def _serve(
         loop.add_signal_handler(number, end_requested.set)
     loop.add_signal_handler(signal.SIGHUP, reload_requested.set)
     ending = asyncio.create_task(end_requested.wait())
+    background: list[asyncio.Task[NoReturn]] = []
+    if look is not None and reread is not None:
+        # Before the rankers are read, so that a change while they load is seen, too.
+        watched = await asyncio.to_thread(Watched, look, reread)
+        background.append(asyncio.create_task(watch(watched, reload_requested.set)))
     replica = Replica(config, reread)
     starting = asyncio.create_task(replica.__aenter__())
     await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -118,10 +122,7 @@ async def _serve(
         # search process ends by itself when its pipe closes.
         os._exit(EXIT_OK)
     await starting
-    background = [asyncio.create_task(_reload(replica, reload_requested, pid_file))]
-    if look is not None:
-        seeing = partial(_look, look, replica)
-        background.append(asyncio.create_task(watch(seeing, reload_requested.set)))
+    background.append(asyncio.create_task(_reload(replica, reload_requested, pid_file)))
     try:
         # A program that starts the server reads the ports here. Logs go to standard error.
         addresses = {"grpc": replica.address, "metrics": replica.metrics_url, "http": replica.http_url}
@@ -164,10 +165,6 @@ def _force_end_after(seconds: float, status: int) -> None:
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
-
-
-def _look(look: Callable[[], object], replica: Replica) -> tuple[object, object]:
-    return look(), replica.watched()
 
 
 async def _reload(replica: Replica, requested: asyncio.Event, pid_file: PidFile | None) -> NoReturn:

@@ -9,9 +9,9 @@ import pytest
 
 from farrank_server import watch as module
 from farrank_server.certificates import state_of
-from farrank_server.config.schema import DepthConfig, ListenConfig, RankerConfig, ServerConfig
-from farrank_server.replica import Replica
-from farrank_server.watch import watch
+from farrank_server.config.schema import RankerConfig, ServerConfig
+from farrank_server.watch import Watched, watch
+from farrank_settings.errors import ConfigError
 from support.engine_bench import until
 
 
@@ -78,16 +78,32 @@ async def test_files_that_still_change_are_not_read() -> None:
         assert asked == [10]
 
 
-async def test_a_replica_sees_changes_of_its_rankers_folders(
+def test_files_of_rankers_are_those_of_the_configuration_that_was_looked_at(
     tiny_rankers: dict[str, Path], tmp_path: Path
 ) -> None:
     link = tmp_path / "current"
     link.symlink_to(tiny_rankers["maxp"])
-    rankers = {"it": RankerConfig(str(link), depth=DepthConfig("all"))}
-    config = ServerConfig(rankers=rankers, listen=ListenConfig(port=0, metrics_port=None))
-    async with Replica(config) as replica:
-        before = replica.watched()
-        assert replica.watched() == before
-        link.unlink()
-        link.symlink_to(tiny_rankers["firstp"])
-        assert replica.watched() != before
+    read: list[Path | None] = [link]
+
+    def reread() -> ServerConfig:
+        if read[-1] is None:
+            raise ConfigError("not readable")
+        return ServerConfig(rankers={"it": RankerConfig(str(read[-1]))})
+
+    watched = Watched(lambda: len(read), reread)
+    before = watched()
+    assert watched() == before
+    link.unlink()
+    link.symlink_to(tiny_rankers["firstp"])
+    moved = watched()
+    assert moved != before
+
+    read.append(tiny_rankers["maxp"])
+    other = watched()
+    assert other not in (before, moved)
+    assert watched() == other
+    # A configuration that cannot be read is one change, and the rankers of the last one are looked at.
+    read.append(None)
+    broken = watched()
+    assert broken != other
+    assert watched() == broken
