@@ -15,6 +15,7 @@ from farrank_calls.errors import InvalidArgument
 from farrank_calls.telemetry.log_output import configure_logging
 from farrank_scale.autoscaling import METRIC
 from farrank_scale.proxied import METHODS
+from farrank_scale.user_config import reconfigured
 from farrank_server.config.schema import AdminConfig, ServerConfig
 from farrank_server.http.listen import HttpListener
 from farrank_server.listen import SEARCHES, GrpcListener, health_of
@@ -24,6 +25,7 @@ from farrank_server.run import set_up_process
 from farrank_server.service.methods import SERVICE
 from farrank_server.wire.handlers import refuse
 from farrank_server.wire.standard_services import Health, reflections
+from farrank_settings.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -246,8 +248,44 @@ class FarrankReplica:
     async def __init__(self, config: ServerConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         set_up_process()
         configure_logging(config.logging)
-        self._replica = ReplicaBehindServe(without_ports(config))
+        self._config = self._wanted = without_ports(config)
+        self._serves = False
+        self._problem = ""
+        self._reloading = asyncio.Lock()
+        self._reloads: set[asyncio.Task[None]] = set()
+        self._replica = ReplicaBehindServe(self._config, lambda: self._wanted)
         await self._replica.__aenter__()
+
+    async def reconfigure(self, user_config: Any) -> None:
+        """Swap the rankers that Serve's `user_config` changes (see `reconfigured`), without a restart.
+
+        A new replica has them before its first call. One that serves swaps them afterwards, as after SIGHUP:
+        Serve sends it no calls while this method runs, and would end it after an error. Its old rankers then
+        serve on, and `describe` has the problem.
+        Raises: ConfigError, in a new replica only.
+        """
+        if not self._serves:
+            self._wanted = reconfigured(self._config, user_config)
+            await self._replica.reload()
+            return
+        reload = asyncio.create_task(self._reload(user_config))
+        self._reloads.add(reload)
+        reload.add_done_callback(self._reloads.discard)
+
+    async def _reload(self, user_config: Any) -> None:
+        """Swap rankers beside calls. Changes that come meanwhile wait, in their order."""
+        async with self._reloading:
+            try:
+                self._wanted = reconfigured(self._config, user_config)
+                await self._replica.reload()
+                self._problem = ""
+            except ConfigError as error:  # the old rankers still serve
+                log.error("the change of user_config failed: %s", error)
+                self._problem = str(error)
+            except Exception as error:
+                # A bug in one reload must not prevent later reloads.
+                log.exception("the change of user_config failed")
+                self._problem = str(error) or type(error).__name__
 
     async def Rerank(self, request: bytes, grpc_context: Any) -> ServedBytes:
         """Rerank the caller's documents, including those that it names by index and id."""
@@ -271,11 +309,16 @@ class FarrankReplica:
 
     async def check_health(self) -> None:
         """Let Serve replace a replica whose device is lost. Raises: RuntimeError."""
+        # Serve's first check ends a replica's start.
+        self._serves = True
         if self._replica.engine.lost.is_set():
             raise RuntimeError("the device is lost, or too many threads hang")
 
     async def describe(self) -> dict[str, Any]:
-        """Describe this replica for operators: its node, metrics page, rankers' versions and backlog."""
+        """Describe this replica for operators: its node, metrics page, rankers' versions and backlog.
+
+        `problem` says why the last change of `user_config` failed, or is empty.
+        """
         metrics_url = self._replica.metrics_url
         if metrics_url is not None:
             for everywhere in ("//0.0.0.0:", "//[::]:"):
@@ -286,11 +329,14 @@ class FarrankReplica:
             "metrics_url": metrics_url,
             "rankers": {name: each.version for name, each in self._replica.engine.rankers.items()},
             "backlog_s": self._replica.engine.backlog_s(),
+            "problem": self._problem,
         }
 
     async def __del__(self) -> None:
         """Drain and end. Serve calls this when it sends no more calls."""
         if hasattr(self, "_replica"):
+            for each in self._reloads:
+                each.cancel()
             await self._replica.__aexit__(None, None, None)
 
 

@@ -96,6 +96,16 @@ def from_file(path: Path, text: str | None = None) -> list[Setting]:
     return list(_flatten(tree, (), str(path)))
 
 
+def from_tree(tree: object, source: str) -> list[Setting]:
+    """Read a tree of mappings that another program has parsed; `source` names it in errors.
+
+    Raises: ConfigError, one line, if it is too large, or a key is not text.
+    """
+    if problem := _too_much(tree):
+        raise ConfigError(f"{source}: {problem}")
+    return list(_flatten(tree, (), source))
+
+
 def text_of(path: Path) -> str:
     """Read a file as UTF-8.
 
