@@ -22,7 +22,7 @@ from farrank_rankers.features import Features
 from farrank_rankers.files.untrained import new_ranker
 from farrank_training.data_sets.window_documents import drawn_place
 
-SETTINGS = HeadSettings(most_epochs=60, batch_size=8, learning_rates=(1e-2,))
+SETTINGS = HeadSettings(most_epochs=60, batch_size=8, learning_rates=(1e-2,), warmup_epochs=6)
 NOTHING = np.zeros(0, dtype=np.int32)
 
 

@@ -10,7 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -164,6 +164,7 @@ def _pylate(ranker: str, documents: Mapping[str, str], threads: int, cache: Path
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as process:
+            assert process.stdin is not None
             assert process.stdout is not None
             lines = process.stdout
 
@@ -188,6 +189,9 @@ def _pylate(ranker: str, documents: Mapping[str, str], threads: int, cache: Path
                 yield Peer(score, 1, encoded["bytes"] / len(documents), encoded["seconds"])
             finally:
                 process.kill()
+                # A line that was not read can no longer be sent, and leaving the process would try to.
+                with suppress(OSError):
+                    process.stdin.close()
 
 
 @contextmanager

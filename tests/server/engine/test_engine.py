@@ -457,15 +457,18 @@ async def test_an_ensemble_is_admitted_as_one_call_and_holds_its_texts_once(open
     hold = Hold()
     # There is room for the inputs of either member, but not for both.
     async with open_bench(hold, max_queued_tokens=1300) as bench:
+        read = counted_readings(bench, "maxp")
         first = asyncio.create_task(bench.rerank(TEXTS[:1], ranker="both"))
         await asyncio.to_thread(hold.reached.wait, 30)
+        async with asyncio.timeout(30):
+            while not read:
+                await asyncio.sleep(0.01)
         assert bench.count("farrank_held_characters") == len(TEXTS[0])
         assert bench.count("farrank_admitted_tokens", ranker="maxp") > 0
-        read = counted_readings(bench, "maxp")
         with pytest.raises(ResourceExhausted, match="no room") as refused:
             await bench.rerank(TEXTS * 2, ranker="both")
         assert refused.value.retry_after_ms
-        assert read == []
+        assert read == [TEXTS[0]]
         hold.released.set()
         await first
         alone = [await bench.rerank(ranker=name) for name in ("maxp", "biencoder")]

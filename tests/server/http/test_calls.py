@@ -221,10 +221,10 @@ async def test_too_many_calls_are_refused_with_a_hint(open_endpoint: OpenEndpoin
 async def test_a_caller_learns_of_a_bug_only_that(
     endpoint: Opened, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(name: str) -> None:
+    def fail(call: object) -> None:
         raise KeyError("secret")
 
-    monkeypatch.setattr(endpoint.engine, "scorer", fail)
+    monkeypatch.setattr(endpoint.engine, "scorer_of", fail)
     status, said = await endpoint.post(RERANK, REQUEST)
     assert (status, said) == (500, {"code": "internal", "message": "the server failed; its log says why"})
     # An error's message could contain a caller's words.

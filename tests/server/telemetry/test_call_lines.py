@@ -238,7 +238,7 @@ async def test_nothing_that_a_caller_wrote_stands_in_a_line(
         raise KeyError(f"no such thing as {TEXT}") from ValueError(TEXT)
 
     with monkeypatch.context() as broken_server:
-        broken_server.setattr(engine, "scorer", fail)
+        broken_server.setattr(engine, "scorer_of", fail)
         await ask("Rerank", good, ("x-api-key", open_key))
         await post(RERANK, {"query": TEXT, "documents": [{"text": TEXT}]}, open_key)
     told = await told_of(lines, len(ids))
