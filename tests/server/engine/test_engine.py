@@ -460,9 +460,7 @@ async def test_an_ensemble_is_admitted_as_one_call_and_holds_its_texts_once(open
         read = counted_readings(bench, "maxp")
         first = asyncio.create_task(bench.rerank(TEXTS[:1], ranker="both"))
         await asyncio.to_thread(hold.reached.wait, 30)
-        async with asyncio.timeout(30):
-            while not read:
-                await asyncio.sleep(0.01)
+        await until(lambda: bool(read))
         assert bench.count("farrank_held_characters") == len(TEXTS[0])
         assert bench.count("farrank_admitted_tokens", ranker="maxp") > 0
         with pytest.raises(ResourceExhausted, match="no room") as refused:
