@@ -81,5 +81,11 @@ class EncoderGraph:
 
 
 def graph_bytes(graph: Path) -> int:
-    """Return the bytes of a graph: of its file, and of NAME.data or NAME_data with its weights."""
-    return sum(each.stat().st_size for each in graph.parent.glob(f"{graph.name}*"))
+    """Return the bytes of a graph's file and of the file with its weights.
+
+    ONNX has its weights in NAME.data or NAME_data if they are not in the graph, and OpenVINO in a .bin.
+    """
+    weights = [graph.with_suffix(".bin")]
+    if graph.suffix == ".onnx":
+        weights = [graph.with_name(f"{graph.name}{end}") for end in (".data", "_data")]
+    return sum(each.stat().st_size for each in (graph, *weights) if each.is_file())
