@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
+from farrank_experiments.kept_heads import fill_head
 from farrank_experiments.settings import Settings
 from farrank_rankers.chunking import Chunking
 from farrank_rankers.family import ChunkingKind, family_named
@@ -135,24 +135,6 @@ def contender_ranker(
     if head is not None:
         fill_head(ranker, head)
     return without_positions(ranker) if not contender.reads_positions else ranker
-
-
-def save_head(ranker: Ranker, path: Path) -> None:
-    """Save all weights of a ranker except its backbone's."""
-    save_file(_head_of(ranker), path)
-
-
-def fill_head(ranker: Ranker, path: Path) -> None:
-    """Load the weights of `save_head` into a ranker. Raises: ValueError if they are another family's."""
-    kept, wanted = load_file(path), _head_of(ranker)
-    if kept.keys() != wanted.keys():
-        raise ValueError(f"{path} does not hold a head of {ranker.spec.family}")
-    ranker.load_state_dict(kept, strict=False)
-
-
-def _head_of(ranker: Ranker) -> dict[str, Tensor]:
-    weights = ranker.state_dict()
-    return {name: each for name, each in weights.items() if not name.startswith("encoder.backbone.")}
 
 
 def without_positions(ranker: Ranker) -> Ranker:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from farrank_experiments.contenders import fill_head, save_head
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
 from farrank_experiments.heads import Learned
 from farrank_rankers.ranker import Ranker
 
@@ -40,3 +42,21 @@ class KeptHeads:
 
     def _facts(self, name: str) -> Path:
         return self._folder / f"{name}.json"
+
+
+def save_head(ranker: Ranker, path: Path) -> None:
+    """Save all weights of a ranker except its backbone's."""
+    save_file(_head_of(ranker), path)
+
+
+def fill_head(ranker: Ranker, path: Path) -> None:
+    """Load the weights of `save_head` into a ranker. Raises: ValueError if they are another family's."""
+    kept, wanted = load_file(path), _head_of(ranker)
+    if kept.keys() != wanted.keys():
+        raise ValueError(f"{path} does not hold a head of {ranker.spec.family}")
+    ranker.load_state_dict(kept, strict=False)
+
+
+def _head_of(ranker: Ranker) -> dict[str, Tensor]:
+    weights = ranker.state_dict()
+    return {name: each for name, each in weights.items() if not name.startswith("encoder.backbone.")}

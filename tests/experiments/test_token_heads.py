@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from farrank_experiments.contenders import CONTENDERS, chunking_of, contender_ranker, fill_head, save_head
+from farrank_experiments.contenders import CONTENDERS, chunking_of, contender_ranker
 from farrank_experiments.heads import train_head
+from farrank_experiments.kept_heads import fill_head, save_head
 from farrank_experiments.pairs import PairFeatures, encoded_by
 from farrank_experiments.questions import BIASED, FAR, AskedQuestion
 from farrank_experiments.settings import HeadSettings, quick
