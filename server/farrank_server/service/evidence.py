@@ -60,9 +60,10 @@ async def add_evidence(
             best = response.results[: options.evidence_documents or DEFAULT_DOCUMENTS]
             chunks = [_best_chunks(result.documents[each.index]) for each in best]
             characters = sum(end - start for its in chunks for start, end in its)
-            if call.texts and call.terms and characters < INLINE_CHARACTERS:
-                read = [call.texts[each.index] for each in best]
-                found = _at_once(_sentences(call.terms, read, chunks))
+            if call.texts and call.terms:
+                choosing = _sentences(call.terms, [call.texts[each.index] for each in best], chunks)
+                is_short = characters < INLINE_CHARACTERS
+                found = _at_once(choosing) if is_short else await engine.beside(call, choosing)
             else:
                 reading = await _reading(opened, call, best, named)
                 found = await engine.beside(call, _sentences_of(call.query, reading, chunks))
