@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import grpc
@@ -104,11 +104,8 @@ class AdminListener:
             log.warning("a change of the rankers failed: %s", error if known else redacted(error))
 
     def _handler(
-        self, method: Callable[[Any], Awaitable[Message]], name: str
+        self, method: Callable[[Any], Coroutine[Any, Any, Message]], name: str
     ) -> Callable[[Message, Context], Awaitable[Message]]:
-        async def work(request: Message) -> Message:
-            return await method(request)
-
         async def call(request: Message, context: Context) -> Message:
             shown = header_in(metadata_of(context))("authorization")
             if self._token is not None and not await asyncio.to_thread(self._token.is_shown_by, shown):
@@ -117,7 +114,7 @@ class AdminListener:
                     "the token is missing or wrong; see listen.admin.token_file",
                 )
             # A change goes on if its caller leaves: half of it would be worse.
-            change = asyncio.create_task(work(request))
+            change = asyncio.create_task(method(request))
             self._changes.add(change)
             change.add_done_callback(self._ended)
             try:

@@ -151,17 +151,6 @@ class Versions:
             del self.gone[next(iter(self.gone))]
         self._leave(old)
 
-    def swap(self, scorer: Scorer) -> None:
-        """Replace the ranker of this name, and its members, by one that is loaded and warm.
-
-        Calls that come from now on get the new one. Those that have come finish with the old one, which is
-        freed after the last of them. Both have the same members' names.
-        """
-        old = self.rankers[scorer.name]
-        self._enter(scorer)
-        self._serve(scorer)
-        self._leave(old)
-
     def begin_canary(self, canary: Canary) -> None:
         """Give a share of the calls to a further version, which is loaded and warm."""
         self._enter(canary.scorer)
@@ -172,7 +161,11 @@ class Versions:
         self.canaries[name] = Canary(self.canaries[name].scorer, share)
 
     def promote(self, name: str) -> None:
-        """Give all calls to the canary, which replaces the version that serves."""
+        """Give all calls from now on to the canary, which replaces the version that serves.
+
+        Calls that have come finish with the old one, which is freed after the last of them. Both have members
+        of the same names.
+        """
         scorer, old = self.canaries.pop(name).scorer, self.rankers[name]
         self._serve(scorer)
         self._leave(old)

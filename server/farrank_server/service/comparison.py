@@ -79,9 +79,9 @@ class _Answers:
 async def compare(
     engine: Engine, limits: LimitsConfig, old: Scorer, new: Scorer, recorded: Sequence[RecordedQuery]
 ) -> Comparison:
-    """Ask both versions the recorded queries, one call after the other, beside the callers' own.
+    """Ask both versions the recorded queries, one call at a time, while callers are served.
 
-    The calls have batch priority, so callers that wait go first.
+    The calls have batch priority: waiting callers go first.
     Raises: FailedPrecondition naming the query if a version cannot answer it.
     """
     answers = {id(each): _Answers() for each in (old, new)}

@@ -244,7 +244,7 @@ class Rankers:
         return scorer
 
     async def _replace(self, name: str, source: Source, trial: Trial | None = None) -> Comparison | None:
-        """Load a version beside the one that serves, then give it all further calls. Counts the outcome.
+        """Load a version, then give it all further calls. Counts the outcome.
 
         Raises: as `swap`.
         """
