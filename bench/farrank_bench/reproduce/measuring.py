@@ -139,7 +139,7 @@ def measure(cell: Cell, corpus: Corpus, kept: Kept, rounds: int) -> Figures:
     """
     started_s = time.monotonic()
     _keep_judgements(cell, corpus, kept)
-    # What an interrupted command left is measured again.
+    # An interrupted command may have left a part of the run.
     for left in kept.runs.glob(f"{cell.name}.trec*"):
         left.unlink()
     way, index = cell.way, None
