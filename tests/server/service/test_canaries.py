@@ -241,5 +241,9 @@ async def test_the_metrics_of_a_ranker_that_has_gone_end(
         await served.replica.rankers.load("more", entry(tiny_rankers["firstp"]))
         await served.ask(ranker="more")
         assert names() == {*before, "more"}
+        # A call and its batch are counted after the answer, and well before the metrics end.
+        call = {"door": "grpc", "method": "Rerank", "ranker": "more", "code": "OK"}
+        await until(lambda: bool(served.metric("requests_total", **call)))
+        await until(lambda: bool(served.metric("encoded_chunks_total", ranker="more")))
         await served.replica.rankers.unload("more")
         await until(lambda: names() == before)
