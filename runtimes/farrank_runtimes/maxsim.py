@@ -4,12 +4,15 @@ A document's score is the sum, over the query's vectors, of the largest dot prod
 document (Khattab & Zaharia, "ColBERT", SIGIR 2020). A long document has the vectors of several windows: the
 maximum is that of all of them, and a window's evidence is its own score.
 
-Rows are compared in tiles that fit into the processor's cache, with the rows of several documents in one
-product. Tiles end where windows end, so that a document of any length needs the same memory.
+Rows are compared in tiles that fit into the processor's cache with their products. A tile has the rows of one
+document in place, or copies of several short ones. Tiles end where windows end, so that a document of any
+length needs the same memory.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +28,10 @@ from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.runtime import DocumentScores
 from farrank_runtimes.token_codecs import CodedVectors, FloatProducts, Products, Vectors
 
-_TILE_ROWS = 16_384
+# On a GPU each tile is a wait for the device.
+_TILE_ROWS, _TILE_ROWS_OF_DEVICES = 2_048, 16_384
+# So many rows between two windows are compared with theirs, in place of copying around them.
+_GAP = 2
 # Vectors of documents whose copies are in memory at once.
 _GROUP_BYTES = 2**26
 
@@ -146,6 +152,14 @@ def best_rows(
         return BestRows(rows, products.similarities(best)[:, 0])
 
 
+class _Tile(NamedTuple):
+    """Rows of documents, the places in them where windows start and end in turns, and the number of rows."""
+
+    rows: Sequence[Tensor]
+    bounds: NDArray[np.int64]
+    count: int
+
+
 class DocumentWindows:
     """The windows of documents of one codec, one after the other.
 
@@ -167,13 +181,36 @@ class DocumentWindows:
         codec = self.documents[0].codec
         return FloatProducts(query, room) if codec is None else codec.products(query, room)
 
-    def rows(self, windows: NDArray[np.int64]) -> list[Tensor]:
-        """Take the rows of these windows, neighbours together. Shapes: (N,), rising -> (rows, …) each."""
+    def tiles(self, windows: NDArray[np.int64], room: int) -> Iterator["_Tile"]:
+        """Divide the rows of these windows. A tile has one document's, or several whole documents'.
+
+        A tile has at most `room` rows, or one window. Shapes: windows (N,), rising, each with rows.
+        """
         owners, starts, ends = self.owners[windows], self.starts[windows], self.ends[windows]
-        is_next = (owners[1:] == owners[:-1]) & (starts[1:] == ends[:-1])
-        heads, tails = np.r_[True, ~is_next], np.r_[~is_next, True]
-        places = zip(owners[heads].tolist(), starts[heads].tolist(), ends[tails].tolist(), strict=True)
-        return [self.documents[owner].rows[start:end] for owner, start, end in places]
+        is_same = owners[1:] == owners[:-1]
+        is_near = is_same & (starts[1:] - ends[:-1] <= _GAP)
+        # Runs of windows are compared with the rows between them, and follow each other.
+        heads = np.flatnonzero(np.r_[True, ~is_near])
+        begins = np.repeat(starts[heads], np.diff(np.r_[heads, len(starts)]))
+        lengths = np.r_[0, ends[np.r_[heads[1:] - 1, len(ends) - 1]] - starts[heads]]
+        offsets = np.repeat(np.cumsum(lengths)[:-1], np.diff(np.r_[heads, len(starts)])) - begins
+        bounds = np.stack([starts + offsets, ends + offsets], axis=1)  # (N, 2), in the joined runs
+        firsts, lasts = bounds.T.tolist()
+        run_heads, of_documents = heads.tolist(), np.flatnonzero(np.r_[True, ~is_same]).tolist()
+        places = list(zip(owners.tolist(), starts.tolist(), ends.tolist(), strict=True))
+        first = 0
+        while first < len(places):
+            last = max(first + 1, bisect_right(lasts, firsts[first] + room))
+            # The head of the document of the first window that does not fit.
+            whole = last if last == len(places) else of_documents[bisect_right(of_documents, last) - 1]
+            last = whole if whole > first else last
+            inner = run_heads[bisect_right(run_heads, first) : bisect_left(run_heads, last)]
+            rows = [
+                self.documents[places[head][0]].rows[places[head][1] : places[tail - 1][2]]
+                for head, tail in pairwise([first, *inner, last])
+            ]
+            yield _Tile(rows, (bounds[first:last] - firsts[first]).ravel(), lasts[last - 1] - firsts[first])
+            first = last
 
     def end_rows(self, windows: NDArray[np.int64]) -> list[Tensor]:
         """Take the first and the last row of each of these windows. Shapes: (N,), rising -> (2 n, …) each."""
@@ -193,21 +230,19 @@ def window_maxima(windows: DocumentWindows, query: Tensor, some: NDArray[np.int6
     Shapes: query (Q, K), some (N,), rising -> (Q, N).
     """
     maxima = np.full((len(query), len(some)), -np.inf, dtype=np.float32)
-    lengths = windows.ends[some] - windows.starts[some]  # (N,)
-    filled = np.flatnonzero(lengths)
-    ends = np.cumsum(lengths[filled])  # counted in the rows of these windows
-    starts = ends - lengths[filled]
-    room = max(_TILE_ROWS, int(lengths.max()))
-    products = windows.products(query, room)
-    first = 0
-    while first < len(filled):
-        begin = int(starts[first])
-        last = int(np.searchsorted(ends, begin + room, side="right"))
-        tile = filled[first:last]
-        compared = products.compare(windows.rows(some[tile]))  # (Q, T)
-        best = np.maximum.reduceat(compared, starts[first:last] - begin, axis=1)  # (Q, windows of the tile)
-        maxima[:, tile] = products.similarities(best)
-        first = last
+    filled = np.flatnonzero(windows.ends[some] > windows.starts[some])
+    if not len(filled):
+        return maxima
+    rows = windows.documents[0].rows
+    tiles = list(windows.tiles(some[filled], _TILE_ROWS if rows.is_cpu else _TILE_ROWS_OF_DEVICES))
+    products = windows.products(query, max(tile.count for tile in tiles))
+    with products.on_threads():
+        best = [
+            # The last window ends with the tile. Every second maximum is that between two windows.
+            np.maximum.reduceat(products.compare(tile.rows), tile.bounds[:-1], axis=1)[:, ::2]
+            for tile in tiles
+        ]
+    maxima[:, filled] = products.similarities(np.concatenate(best, axis=1))
     return maxima
 
 

@@ -14,7 +14,8 @@ tails, so that a small sample suffices, and no dimension's steps are coarse wher
 rotations before rounding: Suresh et al., "Distributed Mean Estimation with Limited Communication", ICML 2017.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -53,6 +54,10 @@ class Products(Protocol):
 
     def compare(self, rows: Sequence[Tensor]) -> NDArray[Any]:
         """Compare with rows of documents, joined. Shapes: n times (T, …) -> (Q, T), not yet similarities."""
+        ...
+
+    def on_threads(self) -> AbstractContextManager[None]:
+        """Choose the threads of torch for calls of `compare`."""
         ...
 
     def similarities(self, compared: NDArray[Any]) -> Vectors:
@@ -259,6 +264,13 @@ class FloatProducts:
 
     def compare(self, rows: Sequence[Tensor]) -> NDArray[Any]:
         """Shapes: n times (T, K) -> (Q, T)."""
+        compared: NDArray[Any] = (self._query @ self._together(rows).T).cpu().numpy()  # (Q, T)
+        return compared
+
+    def _together(self, rows: Sequence[Tensor]) -> Tensor:
+        """Shapes: n times (T, K) -> (T, K), in fp32 on the query's device."""
+        if len(rows) == 1:
+            return rows[0].to(self._query)
         count = sum(map(len, rows))
         if self._joined is None or count > len(self._joined):
             self._joined = self._query.new_empty(max(count, self._room), self._query.shape[1])
@@ -266,21 +278,23 @@ class FloatProducts:
         for each in rows:
             self._joined[filled : filled + len(each)].copy_(each)
             filled += len(each)
-        compared: NDArray[Any] = (self._query @ self._joined[:filled].T).cpu().numpy()  # (Q, T)
-        return compared
+        return self._joined[:filled]
+
+    def on_threads(self) -> AbstractContextManager[None]:
+        """Leave them as they are."""
+        return nullcontext()
 
     def similarities(self, compared: NDArray[Any]) -> Vectors:
         """They are the similarities."""
         return compared
 
 
-# Joins rows in the beginning of a buffer. Shapes: n times (T, …), (room, K) -> (T, K).
+# Joins rows in a buffer, unless they are one tensor. Shapes: n times (T, …), (room, K) -> (T, K).
 Join = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 def _join(rows: Sequence[Tensor], into: Tensor) -> Tensor:
-    count = sum(map(len, rows))
-    return torch.cat(list(rows), out=into[:count])
+    return rows[0] if len(rows) == 1 else torch.cat(list(rows), out=into[: sum(map(len, rows))])
 
 
 class _Unpacked:
@@ -306,7 +320,10 @@ class IntegerProducts:
 
     def __init__(self, query: Tensor, affine: Vectors, room: int, dtype: torch.dtype, join: Join) -> None:
         zero, steps = affine
-        values: Vectors = query.float().cpu().numpy() @ _rotation(query.shape[1])
+        # By torch: numpy's library wakes threads of its own for it, and waits for them.
+        with _one_thread():
+            rotated = query.float().cpu() @ torch.from_numpy(_rotation(query.shape[1]))
+        values: Vectors = rotated.numpy()
         folded = values * steps  # (Q, K)
         largest = np.abs(folded).max(axis=1, keepdims=True)  # (Q, 1)
         # A NaN in the query stays in the scale, and so reaches all its similarities.
@@ -328,10 +345,25 @@ class IntegerProducts:
         compared: NDArray[Any] = self._multiply(self._query, joined).numpy()
         return compared
 
+    def on_threads(self) -> AbstractContextManager[None]:
+        """Use one: a product of a document takes less time than waking others for it (0020)."""
+        return _one_thread()
+
     def similarities(self, compared: NDArray[Any]) -> Vectors:
         """Shapes: (Q, N) -> (Q, N)."""
         found: Vectors = compared.astype(np.float32) * self._scale + self._constant
         return found
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute on the calling thread alone for the duration of the context."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _int_products(query: Tensor, rows: Tensor) -> Tensor:

@@ -137,6 +137,50 @@ def test_windows_without_vectors_have_no_maximum() -> None:
     assert np.isfinite(maxima[:, 1]).all()
 
 
+@pytest.mark.parametrize("codec", CODECS)
+@given(
+    windows=WINDOWS,
+    left_out=st.integers(0, 2),
+    skipped=st.sets(st.integers(0, 47)),
+    tile=st.integers(1, 200),
+    seed=st.integers(0, 2**31),
+)
+def test_rows_between_windows_have_no_part_in_maxima(
+    codec: CodecName | None,
+    windows: list[list[int]],
+    left_out: int,
+    skipped: set[int],
+    tile: int,
+    seed: int,
+) -> None:
+    generator = np.random.default_rng(seed)
+    counts = [[each + 2 * left_out for each in own] for own in windows]
+    documents, restored = made(counts, codec, generator)
+    query = torch.from_numpy(units(generator, 3))
+    of_documents = DocumentWindows(documents)
+    of_documents.starts += left_out
+    of_documents.ends = of_documents.ends - left_out
+    some = np.array([each for each in range(len(of_documents.ends)) if each not in skipped], dtype=np.int64)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(maxsim, "_TILE_ROWS", tile)
+        found = window_maxima(of_documents, query, some)
+    expected = np.full((3, len(some)), -np.inf)
+    for place, window in enumerate(some):
+        own = restored[of_documents.owners[window]][of_documents.starts[window] : of_documents.ends[window]]
+        if len(own):
+            expected[:, place] = (query.double().numpy() @ own.T).max(axis=1)
+    assert found == pytest.approx(expected, abs=1e-5 if codec in (None, "fp16") else 0.02)
+
+
+def test_a_tile_has_one_long_document_or_whole_short_ones() -> None:
+    documents, _ = made([[30, 30], [20, 20], [10], [10], [10, 50, 50]], "int8", np.random.default_rng(8))
+    windows = DocumentWindows(documents)
+    tiles = list(windows.tiles(np.arange(len(windows.ends)), 70))
+    assert [[len(each) for each in tile.rows] for tile in tiles] == [[60], [40, 10, 10], [60], [50]]
+    assert tiles[0].rows[0].data_ptr() == documents[0].rows.data_ptr()
+    assert [tile.count for tile in tiles] == [60, 60, 60, 50]
+
+
 def test_a_number_that_is_none_reaches_the_score() -> None:
     (document,), _ = made([[3, 4]], None, np.random.default_rng(5))
     document.rows[5, 2] = torch.nan

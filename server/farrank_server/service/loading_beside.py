@@ -1,9 +1,6 @@
 """Loads a version of a ranker while others serve, and checks that it fits in."""
 
 import asyncio
-import os
-import sys
-import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
@@ -12,26 +9,19 @@ from farrank_server.config.schema import RankerConfig, ServerConfig
 from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.loaded.document_cache import DocumentCache
-from farrank_server.engine.loaded.loading import load_beside, may_start_threads
+from farrank_server.engine.loaded.loading import load_beside
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
 from farrank_server.engine.loaded.warm_up import warm_up_in_turns
 from farrank_server.engine.query_encoders import EngineEncoders
 from farrank_server.service.indexes import Indexes
 from farrank_settings.errors import ConfigError
 
-# By this much the thread that loads a ranker while others serve is nicer than the process.
-NICER = 10
-NICEST = 19
-
 
 class BesideLoader:
-    """Loads rankers on threads of its own. Belongs to the event loop.
+    """Loads rankers on a thread of its own. Belongs to the event loop.
 
-    torch's rankers are loaded in the time that serving leaves. Other runtimes start threads for a session,
-    which inherit the niceness of the thread that opens it and keep it while they serve. So those rankers are
-    opened on a thread that is as nice as the process. Each kind has the same thread for each ranker, because
-    a new thread would take further memory: the C library's allocator has an arena for each, and OpenMP a
-    team.
+    It is one thread for all, because a new thread would take further memory: the C library's allocator has an
+    arena for each, and OpenMP a team.
     """
 
     def __init__(
@@ -45,13 +35,11 @@ class BesideLoader:
         self._config, self._cache = config, cache
         self._engine, self._indexes, self._encoders = engine, indexes, encoders
         self._numbers = count(2)
-        self._weights, self._graphs = DeviceThread("farrank-loader"), DeviceThread("farrank-opener")
-        self._weights.submit(_give_way)
+        self._thread = DeviceThread("farrank-loader")
 
     def close(self) -> None:
-        """End the threads, after a ranker that they load now."""
-        for each in (self._weights, self._graphs):
-            each.shutdown(timeout_s=0.0)
+        """End the thread, after a ranker that it loads now."""
+        self._thread.shutdown(timeout_s=0.0)
 
     async def load(self, name: str, source: RankerConfig) -> Scorer:
         """Load a ranker, or a further version of one, and warm it up. It gets no calls yet.
@@ -59,9 +47,7 @@ class BesideLoader:
         Raises: ConfigError naming the ranker and the problem; nothing of it then stays in memory.
         """
         config = replace(self._config, rankers={**self._config.rankers, name: source})
-        starts = await asyncio.to_thread(may_start_threads, name, config)
-        thread = self._graphs if starts else self._weights
-        scorer = await asyncio.wrap_future(thread.submit(load_beside, name, config, self._cache))
+        scorer = await asyncio.wrap_future(self._thread.submit(load_beside, name, config, self._cache))
         try:
             for member in scorer.members:
                 if member.capabilities.device == "cpu":
@@ -114,14 +100,6 @@ def _check_new(scorer: Scorer, names: Iterable[str]) -> None:
     """Check that no member of a further ranker has the name of another. Raises: ConfigError."""
     if taken := {member.name for member in scorer.members} & {*names}:
         raise ConfigError(f"rankers.{scorer.name}: its member {min(taken)} has the name of another ranker")
-
-
-def _give_way() -> None:
-    """Let the threads that serve calls go first. The OpenMP threads that this one starts inherit it."""
-    if sys.platform == "linux":  # elsewhere a priority is that of the whole process
-        thread = threading.get_native_id()
-        niceness = min(NICEST, os.getpriority(os.PRIO_PROCESS, thread) + NICER)
-        os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 def _measured_beside(new: LoadedRanker, old: LoadedRanker) -> None:

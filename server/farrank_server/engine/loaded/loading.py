@@ -9,10 +9,9 @@ from dataclasses import replace
 from farrank_rankers.adaptive import why_not_adaptive
 from farrank_rankers.ensemble import is_ensemble, member_folders
 from farrank_rankers.errors import AttentionAbsent, RankerError
-from farrank_rankers.exports.export_folder import find_exports
-from farrank_rankers.exports.published_files import find_published, named_published
+from farrank_rankers.exports.published_files import named_published
 from farrank_rankers.files.answering_models import describe_prompt
-from farrank_rankers.files.model_files import SPEC_FILE, ModelFiles, lists_members, locate
+from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import open_reader
 from farrank_rankers.spec import RankerSpec
 from farrank_runtimes.batcher import BatchPolicy
@@ -26,7 +25,6 @@ from farrank_runtimes.runtime import (
     Runtime,
     RuntimeAbsent,
 )
-from farrank_runtimes.runtime_table import AUTO
 from farrank_server.config.schema import DepthConfig, RankerConfig, ServerConfig
 from farrank_server.engine.admission.estimates import Speeds
 from farrank_server.engine.loaded.document_cache import DocumentCache
@@ -63,29 +61,6 @@ def load_beside(name: str, config: ServerConfig, cache: DocumentCache) -> Scorer
     Raises: ConfigError.
     """
     return _load_scorer(name, _members(name, config.rankers[name]), config, cache, is_beside=True)
-
-
-def may_start_threads(name: str, config: ServerConfig) -> bool:
-    """Whether a configured ranker, or a member, may be served by a runtime that starts threads of its own.
-
-    All but torch do. Reads no weights. Raises: ConfigError.
-    """
-    return any(map(_may_serve_a_graph, _members(name, config.rankers[name]).values()))
-
-
-def _may_serve_a_graph(source: RankerConfig) -> bool:
-    if source.runtime == "torch" or source.packing == "packed":
-        return False
-    if source.runtime != AUTO or source.export_file is not None:
-        return True
-    try:
-        revision = source.overrides.get("revision")
-        location = locate(source.source, revision=revision, download=source.download)
-        if (location.folder / SPEC_FILE).is_file() and find_exports(location.folder):
-            return True
-        return not lists_members(location.folder) and bool(find_published(ModelFiles.find(location)))
-    except (RankerError, OSError):  # the load finds it again, and says it
-        return True
 
 
 def _load_scorer(
