@@ -153,11 +153,11 @@ def best_rows(
 
 
 class _Tile(NamedTuple):
-    """Rows of documents, the places in them where windows start and end in turns, and the number of rows."""
+    """Rows of documents, the places in them where windows start and end in turns, and their number."""
 
     rows: Sequence[Tensor]
     bounds: NDArray[np.int64]
-    count: int
+    total: int
 
 
 class DocumentWindows:
@@ -235,7 +235,7 @@ def window_maxima(windows: DocumentWindows, query: Tensor, some: NDArray[np.int6
         return maxima
     rows = windows.documents[0].rows
     tiles = list(windows.tiles(some[filled], _TILE_ROWS if rows.is_cpu else _TILE_ROWS_OF_DEVICES))
-    products = windows.products(query, max(tile.count for tile in tiles))
+    products = windows.products(query, max(tile.total for tile in tiles))
     with products.on_threads():
         best = [
             # The last window ends with the tile. Every second maximum is that between two windows.

@@ -12,6 +12,11 @@ The constants are fitted to the first documents of a store (see `fit`), as the b
 sample (Santhanam et al., CIKM 2022). After the rotation all dimensions have about the same spread and no long
 tails, so that a small sample suffices, and no dimension's steps are coarse where queries are large. Random
 rotations before rounding: Suresh et al., "Distributed Mean Estimation with Limited Communication", ICML 2017.
+
+The steps of int4 are so coarse that the direction of the errors matters. A query's largest products are those
+with vectors that point as it does, so errors along the vector itself count most (Guo et al., "Accelerating
+Large-Scale Inference with Anisotropic Vector Quantization", ICML 2020). int4 rounds a few numbers to their
+second nearest, those near the middle first, until hardly anything is left of that error.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -169,7 +174,7 @@ class Int4Codec:
 
     def encode(self, vectors: Vectors) -> Rows:
         """Round; values outside the range become its ends. Raises: ValueError if one is not finite."""
-        numbers = _numbers(vectors, self.parameters, 0, _HALF_BYTE).astype(np.uint8)
+        numbers = _numbers(vectors, self.parameters, 0, _HALF_BYTE, is_coarse=True).astype(np.uint8)
         half = numbers.shape[1] // 2
         rows: Rows = numbers[:, :half] | numbers[:, half:] << 4
         return rows
@@ -190,16 +195,45 @@ def _spread(rotated: Vectors) -> Vectors:
     return spread
 
 
-def _numbers(vectors: Vectors, parameters: Vectors, smallest: int, largest: int) -> Vectors:
+def _numbers(
+    vectors: Vectors, parameters: Vectors, smallest: int, largest: int, *, is_coarse: bool = False
+) -> Vectors:
     """Rotate and round to whole numbers between two limits. Shapes: (T, K), (2, K) -> (T, K).
 
+    With `is_coarse` the errors along each vector cancel each other.
     Raises: ValueError if a value is not finite.
     """
     _check(vectors)
     zeros, steps = parameters
     rotated = vectors @ _rotation(vectors.shape[1])
-    numbers: Vectors = np.clip(np.rint((rotated - zeros) / steps), smallest, largest)
+    exact = (rotated - zeros) / steps
+    numbers: Vectors = np.clip(np.rint(exact), smallest, largest)
+    if is_coarse:
+        left = exact - numbers  # the errors, in steps
+        moves = np.where(left < 0, np.float32(-1), np.float32(1))
+        moves[(numbers + moves < smallest) | (numbers + moves > largest)] = 0
+        numbers += _cancelling(left, moves, rotated * steps, steps)
     return numbers
+
+
+def _cancelling(left: Vectors, moves: Vectors, products: Vectors, steps: Vectors) -> Vectors:
+    """Choose the moves of numbers to their second nearest that cancel the errors along the vectors.
+
+    `products` are the parts of a vector's own dot product that one step of each number has. Moves that add
+    least to the squared error for what they cancel come first. Shapes: three times (T, K), (K,) -> (T, K).
+    """
+    error = (left * products).sum(axis=1, keepdims=True)  # (T, 1)
+    cancelled = moves * products * np.sign(error)
+    added = steps**2 * (1 - 2 * np.abs(left))
+    # One that cancels more than twice the error makes it larger.
+    helps = (cancelled > 0) & (cancelled < 2 * np.abs(error))
+    price = np.divide(added, cancelled, out=np.full_like(added, np.inf), where=helps)
+    order = np.argsort(price, axis=1)
+    own = np.take_along_axis(np.where(helps, cancelled, 0), order, axis=1)
+    taken = (np.cumsum(own, axis=1) - own / 2 <= np.abs(error)) & (own > 0)
+    chosen = np.zeros_like(moves)
+    np.put_along_axis(chosen, order, np.take_along_axis(moves, order, axis=1) * taken, axis=1)
+    return chosen
 
 
 def _restored(numbers: Rows, parameters: Vectors) -> Vectors:

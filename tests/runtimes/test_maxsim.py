@@ -178,7 +178,7 @@ def test_a_tile_has_one_long_document_or_whole_short_ones() -> None:
     tiles = list(windows.tiles(np.arange(len(windows.ends)), 70))
     assert [[len(each) for each in tile.rows] for tile in tiles] == [[60], [40, 10, 10], [60], [50]]
     assert tiles[0].rows[0].data_ptr() == documents[0].rows.data_ptr()
-    assert [tile.count for tile in tiles] == [60, 60, 60, 50]
+    assert [tile.total for tile in tiles] == [60, 60, 60, 50]
 
 
 def test_a_number_that_is_none_reaches_the_score() -> None:

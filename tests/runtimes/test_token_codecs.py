@@ -108,6 +108,19 @@ def test_int4_loses_a_tenth_of_a_products_spread() -> None:
     assert error.std() < 0.12 * exact.std()
 
 
+def test_int4_leaves_hardly_an_error_along_a_vector() -> None:
+    vectors = units(2_000, 128)
+    codec = Int4Codec.fit(vectors)
+    zeros, steps = codec.parameters
+    numbers = token_codecs._numbers(vectors, codec.parameters, 0, 15)
+    nearest = (numbers * steps + zeros) @ token_codecs._rotation(128).T
+    errors, nearest_errors = codec.decode(codec.encode(vectors)) - vectors, nearest - vectors
+    along, nearest_along = ((each * vectors).sum(axis=1) for each in (errors, nearest_errors))
+    assert np.abs(along).mean() < 0.15 * np.abs(nearest_along).mean()
+    assert np.square(errors).mean() < 1.05 * np.square(nearest_errors).mean()
+    assert np.abs((errors @ token_codecs._rotation(128)) / steps)[numbers % 15 > 0].max() < 1.01
+
+
 def test_equal_vectors_are_kept() -> None:
     vectors = np.repeat(units(1, 6), 100, axis=0)
     for name in NAMES:
