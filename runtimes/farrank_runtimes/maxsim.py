@@ -4,9 +4,9 @@ A document's score is the sum, over the query's vectors, of the largest dot prod
 document (Khattab & Zaharia, "ColBERT", SIGIR 2020). A long document has the vectors of several windows: the
 maximum is that of all of them, and a window's evidence is its own score.
 
-Rows are compared in tiles that fit into the processor's cache with their products. A tile has the rows of one
-document in place, or copies of several short ones. Tiles end where windows end, so that a document of any
-length needs the same memory.
+Rows are compared in tiles that fit into the processor's cache with their products. A tile has rows of one
+document, in place if its windows lie together, or copies of several short ones. Tiles end where windows end,
+so that a document of any length needs the same memory.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,7 +26,7 @@ from farrank_rankers.token_vectors import NOTHING_TO_COMPARE, are_compared
 from farrank_rankers.tokens import Role
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.runtime import DocumentScores
-from farrank_runtimes.token_codecs import CodedVectors, FloatProducts, Products, Vectors
+from farrank_runtimes.token_codecs import CodedVectors, FloatProducts, Products, TokenCodec, Vectors
 
 # On a GPU each tile is a wait for the device.
 _TILE_ROWS, _TILE_ROWS_OF_DEVICES = 2_048, 16_384
@@ -108,6 +108,11 @@ def _groups(documents: Sequence[Features]) -> Iterator[slice]:
         yield slice(start, len(documents))
 
 
+def _tile_rows(codec: TokenCodec | None, query: Tensor) -> int:
+    is_on_processor = query.is_cpu or (codec is not None and codec.name != "fp16")
+    return _TILE_ROWS if is_on_processor else _TILE_ROWS_OF_DEVICES
+
+
 class BestRows(NamedTuple):
     """For each token of the query's own, the most similar vector of a document's that are compared.
 
@@ -136,7 +141,7 @@ def best_rows(
             begin, end = int(coded.ends[window - 1]) if window else 0, int(coded.ends[window])
         if options.text_head:
             begin, end = begin + 1, end - 1
-        room = min(_TILE_ROWS, max(1, end - begin))
+        room = min(_tile_rows(coded.codec, asked), max(1, end - begin))
         products = FloatProducts(asked, room) if coded.codec is None else coded.codec.products(asked, room)
         rows = np.full(len(asked), -1, dtype=np.int64)
         best: NDArray[Any] | None = None
@@ -181,10 +186,10 @@ class DocumentWindows:
         codec = self.documents[0].codec
         return FloatProducts(query, room) if codec is None else codec.products(query, room)
 
-    def tiles(self, windows: NDArray[np.int64], room: int) -> Iterator["_Tile"]:
-        """Divide the rows of these windows. A tile has one document's, or several whole documents'.
+    def tiles(self, windows: NDArray[np.int64], room: int) -> Iterator[_Tile]:
+        """Divide the rows of these windows. A tile has some of one document, or all of several.
 
-        A tile has at most `room` rows, or one window. Shapes: windows (N,), rising, each with rows.
+        It has at most `room` rows, or one window. Shapes: windows (N,), rising, each with rows.
         """
         owners, starts, ends = self.owners[windows], self.starts[windows], self.ends[windows]
         is_same = owners[1:] == owners[:-1]
@@ -196,14 +201,16 @@ class DocumentWindows:
         offsets = np.repeat(np.cumsum(lengths)[:-1], np.diff(np.r_[heads, len(starts)])) - begins
         bounds = np.stack([starts + offsets, ends + offsets], axis=1)  # (N, 2), in the joined runs
         firsts, lasts = bounds.T.tolist()
-        run_heads, of_documents = heads.tolist(), np.flatnonzero(np.r_[True, ~is_same]).tolist()
+        run_heads = heads.tolist()
+        of_documents = [*np.flatnonzero(np.r_[True, ~is_same]).tolist(), len(starts)]
         places = list(zip(owners.tolist(), starts.tolist(), ends.tolist(), strict=True))
         first = 0
         while first < len(places):
             last = max(first + 1, bisect_right(lasts, firsts[first] + room))
-            # The head of the document of the first window that does not fit.
-            whole = last if last == len(places) else of_documents[bisect_right(of_documents, last) - 1]
-            last = whole if whole > first else last
+            document = bisect_right(of_documents, first)
+            if last >= of_documents[document]:
+                is_whole = of_documents[document - 1] == first
+                last = of_documents[bisect_right(of_documents, last) - 1 if is_whole else document]
             inner = run_heads[bisect_right(run_heads, first) : bisect_left(run_heads, last)]
             rows = [
                 self.documents[places[head][0]].rows[places[head][1] : places[tail - 1][2]]
@@ -233,8 +240,7 @@ def window_maxima(windows: DocumentWindows, query: Tensor, some: NDArray[np.int6
     filled = np.flatnonzero(windows.ends[some] > windows.starts[some])
     if not len(filled):
         return maxima
-    rows = windows.documents[0].rows
-    tiles = list(windows.tiles(some[filled], _TILE_ROWS if rows.is_cpu else _TILE_ROWS_OF_DEVICES))
+    tiles = list(windows.tiles(some[filled], _tile_rows(windows.documents[0].codec, query)))
     products = windows.products(query, max(tile.total for tile in tiles))
     with products.on_threads():
         best = [
@@ -252,6 +258,8 @@ def _with_texts(windows: DocumentWindows, query: Tensor, most: int | None) -> ND
     Shapes: query (Q, K) -> (W,).
     """
     filled = np.flatnonzero(windows.ends > windows.starts)
+    if not len(filled):
+        return np.full(len(windows.ends), NOTHING_TO_COMPARE)
     ends = windows.products(query[[0, -1]], 2 * len(filled))
     texts = ends.similarities(ends.compare(windows.end_rows(filled)))  # (2, 2 N)
     scores = np.full(len(windows.ends), NOTHING_TO_COMPARE)

@@ -19,8 +19,8 @@ Large-Scale Inference with Anisotropic Vector Quantization", ICML 2020). int4 ro
 second nearest, those near the middle first, until hardly anything is left of that error.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from farrank_runtimes.runtime import CodecName
@@ -40,6 +41,10 @@ Rows = NDArray[Any]
 # int4 would be too coarse with such a range; a clipped value loses little.
 _INT8_RANGE, _INT4_RANGE = 5.0, 3.0
 _HALF_BYTE = 15
+# Vectors are rounded in blocks: those of a long document would need many times their own memory.
+_BLOCK_ROWS = 4_096
+# With 128 dimensions three to six numbers of a vector move.
+_MOST_MOVES = 16
 # A dimension may have the same value in all vectors.
 _NARROWEST = np.float32(1e-6)
 
@@ -61,8 +66,8 @@ class Products(Protocol):
         """Compare with rows of documents, joined. Shapes: n times (T, …) -> (Q, T), not yet similarities."""
         ...
 
-    def on_threads(self) -> AbstractContextManager[None]:
-        """Choose the threads of torch for calls of `compare`."""
+    def on_threads(self) -> AbstractContextManager[Any]:
+        """Choose the threads of torch for many calls of `compare`."""
         ...
 
     def similarities(self, compared: NDArray[Any]) -> Vectors:
@@ -139,7 +144,7 @@ class Int8Codec:
 
     def encode(self, vectors: Vectors) -> Rows:
         """Round; values outside the range become its ends. Raises: ValueError if one is not finite."""
-        return _numbers(vectors, self.parameters, -127, 127).astype(np.int8)
+        return _numbers(vectors, self.parameters, -127, 127)
 
     def decode(self, rows: Rows) -> Vectors:
         """Shapes: (T, K) -> (T, K)."""
@@ -174,7 +179,7 @@ class Int4Codec:
 
     def encode(self, vectors: Vectors) -> Rows:
         """Round; values outside the range become its ends. Raises: ValueError if one is not finite."""
-        numbers = _numbers(vectors, self.parameters, 0, _HALF_BYTE, is_coarse=True).astype(np.uint8)
+        numbers = _numbers(vectors, self.parameters, 0, _HALF_BYTE, is_coarse=True).view(np.uint8)
         half = numbers.shape[1] // 2
         rows: Rows = numbers[:, :half] | numbers[:, half:] << 4
         return rows
@@ -197,13 +202,23 @@ def _spread(rotated: Vectors) -> Vectors:
 
 def _numbers(
     vectors: Vectors, parameters: Vectors, smallest: int, largest: int, *, is_coarse: bool = False
-) -> Vectors:
+) -> NDArray[np.int8]:
     """Rotate and round to whole numbers between two limits. Shapes: (T, K), (2, K) -> (T, K).
 
     With `is_coarse` the errors along each vector cancel each other.
     Raises: ValueError if a value is not finite.
     """
     _check(vectors)
+    numbers = np.empty(vectors.shape, dtype=np.int8)
+    for first in range(0, len(vectors), _BLOCK_ROWS):
+        some = slice(first, first + _BLOCK_ROWS)
+        numbers[some] = _rounded(vectors[some], parameters, smallest, largest, is_coarse=is_coarse)
+    return numbers
+
+
+def _rounded(
+    vectors: Vectors, parameters: Vectors, smallest: int, largest: int, *, is_coarse: bool
+) -> Vectors:
     zeros, steps = parameters
     rotated = vectors @ _rotation(vectors.shape[1])
     exact = (rotated - zeros) / steps
@@ -212,7 +227,9 @@ def _numbers(
         left = exact - numbers  # the errors, in steps
         moves = np.where(left < 0, np.float32(-1), np.float32(1))
         moves[(numbers + moves < smallest) | (numbers + moves > largest)] = 0
-        numbers += _cancelling(left, moves, rotated * steps, steps)
+        # Of a vector that is far outside the sample, products may be beyond fp32. Its numbers then stay.
+        with np.errstate(over="ignore", invalid="ignore"):
+            numbers += _cancelling(left, moves, rotated * steps, steps)
     return numbers
 
 
@@ -225,10 +242,12 @@ def _cancelling(left: Vectors, moves: Vectors, products: Vectors, steps: Vectors
     error = (left * products).sum(axis=1, keepdims=True)  # (T, 1)
     cancelled = moves * products * np.sign(error)
     added = steps**2 * (1 - 2 * np.abs(left))
-    # One that cancels more than twice the error makes it larger.
-    helps = (cancelled > 0) & (cancelled < 2 * np.abs(error))
+    # One that cancels twice the error gains nothing.
+    helps = (cancelled > 0) & (cancelled < 1.5 * np.abs(error))
     price = np.divide(added, cancelled, out=np.full_like(added, np.inf), where=helps)
-    order = np.argsort(price, axis=1)
+    most = min(_MOST_MOVES, price.shape[1] - 1)
+    order = np.argpartition(price, most, axis=1)[:, : most + 1]
+    order = np.take_along_axis(order, np.argsort(np.take_along_axis(price, order, axis=1), axis=1), axis=1)
     own = np.take_along_axis(np.where(helps, cancelled, 0), order, axis=1)
     taken = (np.cumsum(own, axis=1) - own / 2 <= np.abs(error)) & (own > 0)
     chosen = np.zeros_like(moves)
@@ -314,7 +333,7 @@ class FloatProducts:
             filled += len(each)
         return self._joined[:filled]
 
-    def on_threads(self) -> AbstractContextManager[None]:
+    def on_threads(self) -> AbstractContextManager[Any]:
         """Leave them as they are."""
         return nullcontext()
 
@@ -323,7 +342,7 @@ class FloatProducts:
         return compared
 
 
-# Joins rows in a buffer, unless they are one tensor. Shapes: n times (T, …), (room, K) -> (T, K).
+# Joins rows, if need be in a buffer. Shapes: n times (T, …), (room, K) -> (T, K).
 Join = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
@@ -379,7 +398,7 @@ class IntegerProducts:
         compared: NDArray[Any] = self._multiply(self._query, joined).numpy()
         return compared
 
-    def on_threads(self) -> AbstractContextManager[None]:
+    def on_threads(self) -> AbstractContextManager[Any]:
         """Use one: a product of a document takes less time than waking others for it (0020)."""
         return _one_thread()
 
@@ -389,15 +408,18 @@ class IntegerProducts:
         return found
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
+def _one_thread() -> AbstractContextManager[Any]:
     """Let torch compute on the calling thread alone for the duration of the context."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    # torch sets a thread's number at its first use, here at the latest. `torch.set_num_threads` would also
+    # set that of threads that first use torch meanwhile.
+    torch.get_num_threads()
+    limited: AbstractContextManager[Any] = _openmp().limit(limits=1)
+    return limited
+
+
+@cache
+def _openmp() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="openmp")
 
 
 def _int_products(query: Tensor, rows: Tensor) -> Tensor:

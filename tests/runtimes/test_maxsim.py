@@ -172,13 +172,13 @@ def test_rows_between_windows_have_no_part_in_maxima(
     assert found == pytest.approx(expected, abs=1e-5 if codec in (None, "fp16") else 0.02)
 
 
-def test_a_tile_has_one_long_document_or_whole_short_ones() -> None:
-    documents, _ = made([[30, 30], [20, 20], [10], [10], [10, 50, 50]], "int8", np.random.default_rng(8))
+def test_a_tile_has_a_part_of_one_document_or_several_whole_ones() -> None:
+    documents, _ = made([[30, 30], [20, 20], [10], [10], [10, 50, 50], [9]], "int8", np.random.default_rng(8))
     windows = DocumentWindows(documents)
     tiles = list(windows.tiles(np.arange(len(windows.ends)), 70))
-    assert [[len(each) for each in tile.rows] for tile in tiles] == [[60], [40, 10, 10], [60], [50]]
+    assert [[len(each) for each in tile.rows] for tile in tiles] == [[60], [40, 10, 10], [60], [50], [9]]
     assert tiles[0].rows[0].data_ptr() == documents[0].rows.data_ptr()
-    assert [tile.total for tile in tiles] == [60, 60, 60, 50]
+    assert [tile.total for tile in tiles] == [60, 60, 60, 50, 9]
 
 
 def test_a_number_that_is_none_reaches_the_score() -> None:

@@ -1,5 +1,6 @@
 """Codecs round vectors within their steps; products of integers are those of the rounded vectors."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
 import numpy as np
@@ -197,6 +198,37 @@ def test_a_query_of_zeros_has_products_of_zero() -> None:
         products = codec.products(torch.zeros(2, 8), 20)
         found = products.similarities(products.compare([torch.from_numpy(codec.encode(vectors))]))
         assert np.array_equal(found, np.zeros((2, 20)))
+
+
+def test_other_threads_keep_torchs_threads_while_one_compares() -> None:
+    before, codec = torch.get_num_threads(), Int8Codec.fit(units(20, 8))
+    torch.set_num_threads(3)
+    try:
+        with codec.products(torch.ones(1, 8), 10).on_threads():
+            assert torch.get_num_threads() == 1
+            with ThreadPoolExecutor(1) as other:
+                # A thread's number is set for good when it uses torch for the first time.
+                assert other.submit(torch.get_num_threads).result() == 3
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_vectors_are_rounded_alike_in_any_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = units(50, 32)
+    codecs = [fit(name, vectors) for name in NAMES]
+    whole = [codec.encode(vectors) for codec in codecs]
+    monkeypatch.setattr(token_codecs, "_BLOCK_ROWS", 7)
+    assert all(map(np.array_equal, whole, [codec.encode(vectors) for codec in codecs]))
+    assert all(len(codec.encode(vectors[:0])) == 0 for codec in codecs)
+
+
+@pytest.mark.filterwarnings("error")
+def test_vectors_far_outside_the_sample_are_rounded() -> None:
+    vectors = units(50, 32)
+    codec = Int4Codec.fit(vectors)
+    for scale in (0.0, 1e-30, 1e19):
+        assert np.isfinite(codec.decode(codec.encode(np.float32(scale) * vectors))).all()
 
 
 def test_more_rows_than_there_is_room_for_are_refused() -> None:
