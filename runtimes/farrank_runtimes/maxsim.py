@@ -30,7 +30,7 @@ from farrank_runtimes.token_codecs import CodedVectors, FloatProducts, Products,
 
 # On a GPU each tile is a wait for the device.
 _TILE_ROWS, _TILE_ROWS_OF_DEVICES = 2_048, 16_384
-# So many rows between two windows are compared with theirs, in place of copying around them.
+# Up to this many rows between two windows are compared, too, and left out of the maxima: a copy takes longer.
 _GAP = 2
 # Vectors of documents whose copies are in memory at once.
 _GROUP_BYTES = 2**26
@@ -196,9 +196,9 @@ class DocumentWindows:
         is_near = is_same & (starts[1:] - ends[:-1] <= _GAP)
         # Runs of windows are compared with the rows between them, and follow each other.
         heads = np.flatnonzero(np.r_[True, ~is_near])
-        begins = np.repeat(starts[heads], np.diff(np.r_[heads, len(starts)]))
-        lengths = np.r_[0, ends[np.r_[heads[1:] - 1, len(ends) - 1]] - starts[heads]]
-        offsets = np.repeat(np.cumsum(lengths)[:-1], np.diff(np.r_[heads, len(starts)])) - begins
+        counts = np.diff(np.r_[heads, len(starts)])
+        lengths = ends[heads + counts - 1] - starts[heads]
+        offsets = np.repeat(np.cumsum(lengths) - lengths - starts[heads], counts)
         bounds = np.stack([starts + offsets, ends + offsets], axis=1)  # (N, 2), in the joined runs
         firsts, lasts = bounds.T.tolist()
         run_heads = heads.tolist()

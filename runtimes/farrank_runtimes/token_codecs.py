@@ -227,7 +227,7 @@ def _rounded(
         left = exact - numbers  # the errors, in steps
         moves = np.where(left < 0, np.float32(-1), np.float32(1))
         moves[(numbers + moves < smallest) | (numbers + moves > largest)] = 0
-        # Of a vector that is far outside the sample, products may be beyond fp32. Its numbers then stay.
+        # A vector far outside the sample may have products beyond fp32. Its numbers then stay.
         with np.errstate(over="ignore", invalid="ignore"):
             numbers += _cancelling(left, moves, rotated * steps, steps)
     return numbers
