@@ -9,7 +9,7 @@ document, in place if its windows lie together, or copies of several short ones.
 so that a document of any length needs the same memory.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
 from itertools import pairwise
@@ -52,8 +52,9 @@ def score_token_vectors(
         for places in groups.values():
             windows = DocumentWindows([documents[place] for place in places])
             scores, of_windows = _scored(windows, queries[places[0]], options)
-            for place, score, own in zip(places, scores.tolist(), of_windows, strict=True):
-                found.scores[place], found.chunk_scores[place] = score, own.tolist()
+            bounds = pairwise([*windows.firsts.tolist(), len(of_windows)])
+            for place, score, (first, last) in zip(places, scores, bounds, strict=True):
+                found.scores[place], found.chunk_scores[place] = score, of_windows[first:last]
     return found
 
 
@@ -165,6 +166,11 @@ class _Tile(NamedTuple):
     total: int
 
 
+def _some(rows: Tensor, begin: int, end: int) -> Tensor:
+    # torch takes longer for a slice, even of everything, than all the other work for a tile.
+    return rows if end - begin == rows.shape[0] else rows[begin:end]
+
+
 class DocumentWindows:
     """The windows of documents of one codec, one after the other.
 
@@ -199,24 +205,25 @@ class DocumentWindows:
         counts = np.diff(np.r_[heads, len(starts)])
         lengths = ends[heads + counts - 1] - starts[heads]
         offsets = np.repeat(np.cumsum(lengths) - lengths - starts[heads], counts)
-        bounds = np.stack([starts + offsets, ends + offsets], axis=1)  # (N, 2), in the joined runs
-        firsts, lasts = bounds.T.tolist()
-        run_heads = heads.tolist()
+        bounds = np.stack([starts + offsets, ends + offsets], axis=1).ravel()  # (2 N,), in the joined runs
+        firsts, lasts = bounds[::2].tolist(), bounds[1::2].tolist()
+        run_heads = [*heads.tolist(), len(starts)]
         of_documents = [*np.flatnonzero(np.r_[True, ~is_same]).tolist(), len(starts)]
-        places = list(zip(owners.tolist(), starts.tolist(), ends.tolist(), strict=True))
-        first = 0
-        while first < len(places):
+        of_owner, from_row, to_row = owners.tolist(), starts.tolist(), ends.tolist()
+        first = run = document = 0
+        while first < len(firsts):
             last = max(first + 1, bisect_right(lasts, firsts[first] + room))
-            document = bisect_right(of_documents, first)
-            if last >= of_documents[document]:
-                is_whole = of_documents[document - 1] == first
-                last = of_documents[bisect_right(of_documents, last) - 1 if is_whole else document]
-            inner = run_heads[bisect_right(run_heads, first) : bisect_left(run_heads, last)]
-            rows = [
-                self.documents[places[head][0]].rows[places[head][1] : places[tail - 1][2]]
-                for head, tail in pairwise([first, *inner, last])
-            ]
-            yield _Tile(rows, (bounds[first:last] - firsts[first]).ravel(), lasts[last - 1] - firsts[first])
+            if last >= of_documents[document + 1]:
+                is_whole = of_documents[document] == first
+                document = bisect_right(of_documents, last) - 1 if is_whole else document + 1
+                last = of_documents[document]
+            rows, head = [], first
+            while head < last:
+                tail = min(run_heads[run + 1], last)
+                rows.append(_some(self.documents[of_owner[head]].rows, from_row[head], to_row[tail - 1]))
+                run += tail == run_heads[run + 1]
+                head = tail
+            yield _Tile(rows, bounds[2 * first : 2 * last] - firsts[first], lasts[last - 1] - firsts[first])
             first = last
 
     def end_rows(self, windows: NDArray[np.int64]) -> list[Tensor]:
@@ -280,12 +287,12 @@ def _with_texts(windows: DocumentWindows, query: Tensor, most: int | None) -> ND
 
 def _scored(
     windows: DocumentWindows, query: Tensor, options: MaxSimOptions
-) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-    """Score documents and windows. Shapes: query (Q, K) -> (D,), D times (C,)."""
+) -> tuple[list[float], list[float]]:
+    """Score documents and all their windows. Shapes: query (Q, K) -> (D,), (W,)."""
     firsts = windows.firsts
     if options.text_head:
         of_windows = _with_texts(windows, query, options.compared_windows)  # (W,)
-        return np.maximum.reduceat(of_windows, firsts), np.split(of_windows, firsts[1:])
+        return np.maximum.reduceat(of_windows, firsts).tolist(), of_windows.tolist()
     maxima = window_maxima(windows, query, np.arange(len(windows.ends)))  # (Q, W)
     divisor = len(query) if options.mean else 1
     of_windows = _summed(maxima) / divisor
@@ -295,10 +302,9 @@ def _scored(
         scores = np.maximum.reduceat(of_windows, firsts)
     else:
         scores = of_windows[firsts]
-        alone = np.full_like(of_windows, -np.inf)
-        alone[firsts] = scores
-        of_windows = alone
-    return scores, np.split(of_windows, firsts[1:])
+        of_windows = np.full_like(of_windows, -np.inf)
+        of_windows[firsts] = scores
+    return scores.tolist(), of_windows.tolist()
 
 
 def _summed(maxima: Vectors) -> NDArray[np.float64]:

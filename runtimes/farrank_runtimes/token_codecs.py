@@ -347,7 +347,15 @@ Join = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 def _join(rows: Sequence[Tensor], into: Tensor) -> Tensor:
-    return rows[0] if len(rows) == 1 else torch.cat(list(rows), out=into[: sum(map(len, rows))])
+    if len(rows) == 1:
+        return rows[0]
+    return torch.cat(list(rows), out=_first(sum(map(len, rows)), into))
+
+
+def _first(count: int, buffer: Tensor) -> Tensor:
+    if count > len(buffer):
+        raise ValueError(f"{count} rows were joined; there is room for {len(buffer)}")
+    return buffer[:count]
 
 
 class _Unpacked:
@@ -359,10 +367,10 @@ class _Unpacked:
     def __call__(self, rows: Sequence[Tensor], into: Tensor) -> Tensor:
         """Shapes: n times (T, K / 2), (room, K) -> (T, K)."""
         packed = _join(rows, self._packed)
-        joined, half = into[: len(packed)], packed.shape[1]
+        joined, half = _first(len(packed), into), packed.shape[1]
         torch.bitwise_and(packed, _HALF_BYTE, out=joined[:, :half])
         torch.bitwise_right_shift(packed, 4, out=joined[:, half:])
-        return joined
+        return joined.view(torch.int8)  # they are at most 15
 
 
 class IntegerProducts:
@@ -391,11 +399,7 @@ class IntegerProducts:
 
     def compare(self, rows: Sequence[Tensor]) -> NDArray[Any]:
         """Shapes: n times (T, …) -> (Q, T)."""
-        count = sum(map(len, rows))
-        if count > len(self._joined):
-            raise ValueError(f"{count} rows were compared at once; there is room for {len(self._joined)}")
-        joined = self._join(rows, self._joined).view(torch.int8)  # half bytes are at most 15
-        compared: NDArray[Any] = self._multiply(self._query, joined).numpy()
+        compared: NDArray[Any] = self._multiply(self._query, self._join(rows, self._joined)).numpy()
         return compared
 
     def on_threads(self) -> AbstractContextManager[Any]:

@@ -231,11 +231,12 @@ def test_vectors_far_outside_the_sample_are_rounded() -> None:
         assert np.isfinite(codec.decode(codec.encode(np.float32(scale) * vectors))).all()
 
 
-def test_more_rows_than_there_is_room_for_are_refused() -> None:
-    codec = Int8Codec.fit(units(20, 8))
-    products = codec.products(torch.ones(1, 8), 10)
-    with pytest.raises(ValueError, match="11 rows were compared at once; there is room for 10"):
-        products.compare([torch.zeros(11, 8, dtype=torch.int8)])
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_more_rows_than_there_is_room_for_are_not_joined(name: CodecName) -> None:
+    codec = fit(name, units(20, 8))
+    rows = torch.from_numpy(codec.encode(units(11, 8)))
+    with pytest.raises(ValueError, match="11 rows were joined; there is room for 10"):
+        codec.products(torch.ones(1, 8), 10).compare([rows[:5], rows[5:]])
 
 
 def test_torchs_integer_product_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
