@@ -230,11 +230,12 @@ class DocumentWindows:
         """Take the first and the last row of each of these windows. Shapes: (N,), rising -> (2 n, …) each."""
         owners, heads = np.unique(self.owners[windows], return_index=True)
         ends = torch.from_numpy(np.stack([self.starts[windows], self.ends[windows] - 1], axis=1))  # (N, 2)
-        of_documents = ends.to(self.documents[0].rows.device).tensor_split(heads[1:].tolist())
+        of_documents = ends.tensor_split(heads[1:].tolist())
+        rows = [self.documents[owner].rows for owner in owners.tolist()]
         # Twenty times as fast as indexing with brackets, which copies single numbers.
         return [
-            self.documents[owner].rows.index_select(0, places.flatten())
-            for owner, places in zip(owners.tolist(), of_documents, strict=True)
+            its.index_select(0, places.flatten().to(its.device))
+            for its, places in zip(rows, of_documents, strict=True)
         ]
 
 
