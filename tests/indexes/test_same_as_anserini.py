@@ -15,15 +15,15 @@ from farrank_indexes.index_builder import build_index
 from farrank_loadtest.workloads.synthetic import words
 from farrank_lucene.jvm import child_environment
 
+# Its own program: pyserini 2's class of indexers downloads lists when it is imported.
 ANSERINI = """
-import json, sys
+import sys
 from farrank_lucene.jvm import start_jvm
 start_jvm(256)
-from pyserini.index.lucene import LuceneIndexer
-indexer = LuceneIndexer(args=["-index", sys.argv[1], "-storeContents", "-storeDocvectors"], threads=1)
-indexer.add_batch_dict(json.loads(sys.stdin.read()))
-indexer.close()
+from jnius import autoclass
+autoclass("io.anserini.index.IndexCollection").main(sys.argv[1:])
 """
+STORED = ["-storeContents", "-storeDocvectors"]
 QUERIES = [
     "river boats",
     "Black birds, blue boxes and the art of breaking",
@@ -38,11 +38,14 @@ def test_rankings_and_texts_are_the_same(tmp_path: Path) -> None:
     texts = [" ".join(drawn.choices(words(), k=drawn.randint(3, 80))) for _ in range(200)]
     texts += ["Don't ask again: it's a river's boat.", "Übungen über Übung\r\n\tRUNNING  ran", "🚣 boat"]
     documents = [IndexDocument(f"d{number}", text) for number, text in enumerate(texts)]
-    given = [{"id": each.doc_id, "contents": each.text} for each in documents]
+    collection = tmp_path / "collection"
+    collection.mkdir()
+    lines = [json.dumps({"id": each.doc_id, "contents": each.text}) for each in documents]
+    (collection / "documents.jsonl").write_text("\n".join(lines))
+    read = ["-collection", "JsonCollection", "-input", str(collection)]
+    written = ["-generator", "DefaultLuceneDocumentGenerator", "-threads", "1", *STORED]
     subprocess.run(
-        [sys.executable, "-c", ANSERINI, str(tmp_path / "anserini")],
-        input=json.dumps(given),
-        text=True,
+        [sys.executable, "-c", ANSERINI, *read, "-index", str(tmp_path / "anserini"), *written],
         env=child_environment(),
         check=True,
         capture_output=True,
