@@ -104,6 +104,7 @@ class Limits(FromWire):
     max_request_bytes: int
     max_queued_tokens: int
     max_query_terms: int = 0
+    max_document_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ async def test_the_default_ranker_is_listed_first(stub: Any) -> None:
         max_request_bytes=24 * 2**20,
         max_queued_tokens=4_000_000,
         max_query_terms=1024,
+        max_document_tokens=2**24,
     )
     assert {field.name for field, _ in answer.limits.ListFields()} == set(pb.Limits.DESCRIPTOR.fields_by_name)
 
