@@ -288,7 +288,7 @@ class Engine:
             async with asyncio.timeout_at(call.deadline_s):
                 return await self._tokenizers.beside(call.account, steps)
         except TimeoutError:
-            raise DeadlineExceeded("the deadline passed before the evidence was chosen") from None
+            raise DeadlineExceeded("the deadline passed while texts of results were read") from None
 
     async def encode_query(
         self, ranker: str, query: str, deadline_s: float, record: CallRecord = NO_CALL

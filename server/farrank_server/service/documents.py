@@ -3,11 +3,14 @@
 import time
 from collections.abc import Mapping, Sequence
 
+from farrank.v1 import rerank_pb2 as pb
 from farrank_calls.errors import Gone, InvalidArgument
 from farrank_first_stage import Candidate
 from farrank_first_stage.fusion import gather_or_cancel
+from farrank_rankers.evidence.choosing import DocumentText
 from farrank_server.engine.call import InputDocument, RerankCall
 from farrank_server.engine.loaded.ranker import Scorer
+from farrank_server.engine.tokenization import Steps
 from farrank_server.service.indexes import OpenIndexes
 
 # Limit on the unknown ids that an error names.
@@ -93,10 +96,45 @@ def _unknown(index: str, asked: Mapping[int, str], error: Gone) -> InvalidArgume
     return InvalidArgument(f"documents: index {index} has no {', '.join(named[:_NAMED])}{more}")
 
 
-async def texts_of_results(
+async def reading_texts(
+    opened: OpenIndexes,
+    call: RerankCall,
+    results: Sequence[pb.Result],
+    named: Mapping[int, tuple[str, str]],
+) -> Steps[list[DocumentText]]:
+    """Prepare to read the texts of results: those stored with their index, and those that the call has.
+
+    Others are read from Lucene at once. Raises: Gone; the errors of `FirstStages.texts`.
+    """
+    documents = [call.documents[each.index] for each in results]
+    texts = [
+        None if document.stored_texts else each.text if each.HasField("text") else document.text
+        for each, document in zip(results, documents, strict=True)
+    ]
+    missing = [
+        each.index
+        for each, document, text in zip(results, documents, texts, strict=True)
+        if text is None and not document.stored_texts
+    ]
+    found = await _read_by_id(opened, named, missing, call)
+
+    def steps() -> Steps[list[DocumentText]]:
+        read = []
+        for each, document, text in zip(results, documents, texts, strict=True):
+            if document.stored_texts:
+                yield
+                read.append(document.stored_texts.read(document.place))
+            else:
+                read.append(DocumentText(found[each.index] if text is None else text))
+        return read
+
+    return steps()
+
+
+async def _read_by_id(
     opened: OpenIndexes, asked: Mapping[int, tuple[str, str]], numbers: Sequence[int], call: RerankCall
 ) -> dict[int, str]:
-    """Read the texts of documents that were ranked without them, by their numbers. Raises: Gone."""
+    """Read the texts of documents of indexes by their ids. The result has their numbers as keys."""
     by_index: dict[str, dict[int, str]] = {}
     for number in numbers:
         index, doc_id = asked[number]

@@ -20,7 +20,7 @@ from farrank_server.engine.engine import Engine
 from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.engine.tokenization import Steps
 from farrank_server.service.answers import Response
-from farrank_server.service.documents import texts_of_results
+from farrank_server.service.documents import reading_texts
 from farrank_server.service.indexes import OpenIndexes
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ async def add_evidence(
     """Add the sentences of the best documents, and the context packed from all results, where asked for.
 
     `named` has the index and id of each document that may lack its text, by its number.
-    Raises: the errors of `texts_of_results`; DeadlineExceeded.
+    Raises: the errors of `reading_texts`; DeadlineExceeded.
     """
     started_s = time.monotonic()
     with call.record.stage("evidence", documents=len(response.results)):
@@ -65,7 +65,7 @@ async def add_evidence(
                 is_short = characters < INLINE_CHARACTERS
                 found = _at_once(choosing) if is_short else await engine.beside(call, choosing)
             else:
-                reading = await _reading(opened, call, best, named)
+                reading = await reading_texts(opened, call, best, named)
                 found = await engine.beside(call, _sentences_of(call.query, reading, chunks))
             for each, sentences in zip(best, found, strict=True):
                 for (start, end, score), text in sentences:
@@ -108,7 +108,7 @@ async def _add_context(
     places = competing(worths, COMPETING * budget / ranker.density.per_character)
     having = [number for number, its in enumerate(places) if its]
     results = [response.results[number] for number in having]
-    reading = await _reading(opened, call, results, named)
+    reading = await reading_texts(opened, call, results, named)
     chunks = [[worths[number][place] for place in places[number]] for number in having]
     count = ranker.reader.tokenizer.count
     found = await engine.beside(call, _pieces(call.query, reading, chunks, budget, count))
@@ -161,41 +161,6 @@ def _worths(scorer: Scorer, documents: Sequence[ScoredDocument]) -> list[list[tu
         [((start, end), worth) for (start, end), worth in zip(document.spans.tolist(), its, strict=True)]
         for document, its in zip(documents, chunks, strict=True)
     ]
-
-
-async def _reading(
-    opened: OpenIndexes,
-    call: RerankCall,
-    results: Sequence[pb.Result],
-    named: Mapping[int, tuple[str, str]],
-) -> Steps[list[DocumentText]]:
-    """Prepare to read the texts of results: those stored with their index, and those that the call has.
-
-    Others are read from Lucene at once. Raises: the errors of `texts_of_results`.
-    """
-    documents = [call.documents[each.index] for each in results]
-    texts = [
-        None if document.stored_texts else each.text if each.HasField("text") else document.text
-        for each, document in zip(results, documents, strict=True)
-    ]
-    missing = [
-        each.index
-        for each, document, text in zip(results, documents, texts, strict=True)
-        if text is None and not document.stored_texts
-    ]
-    found = await texts_of_results(opened, named, missing, call)
-
-    def steps() -> Steps[list[DocumentText]]:
-        read = []
-        for each, document, text in zip(results, documents, texts, strict=True):
-            if document.stored_texts:
-                yield
-                read.append(document.stored_texts.read(document.place))
-            else:
-                read.append(DocumentText(found[each.index] if text is None else text))
-        return read
-
-    return steps()
 
 
 def _best_chunks(document: ScoredDocument) -> list[Span]:

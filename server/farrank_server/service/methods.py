@@ -1,7 +1,7 @@
 """The three methods: each validates and translates the request, calls the engine and translates back."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from farrank.v1 import rerank_pb2 as pb
@@ -12,7 +12,6 @@ from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.call import (
     AnyDocument,
     ExpectedDocument,
-    InputDocument,
     RerankCall,
     text_documents,
 )
@@ -21,7 +20,7 @@ from farrank_server.engine.loaded.ranker import Scorer
 from farrank_server.engine.versions import split_version
 from farrank_server.metrics import Metrics
 from farrank_server.service import answers, validate
-from farrank_server.service.documents import of_candidates, of_ids, texts_of_results
+from farrank_server.service.documents import of_candidates, of_ids, reading_texts
 from farrank_server.service.evidence import add_evidence, expect_evidence
 from farrank_server.service.indexes import Indexes, OpenIndexes
 
@@ -103,7 +102,7 @@ class RerankService:
                     result = await self._engine.rerank(call, reserved)
                 answers.add_ranking(response, result, scorer, given.ids, documents, request.options)
                 if request.options.return_texts:
-                    await _add_texts(opened, response, documents, named, call)
+                    await _add_texts(self._engine, opened, call, named, response)
             if validate.wants_evidence(request.options):
                 await add_evidence(self._engine, opened, call, result, named, request.options, response)
             spending.answered(response.usage.tokens)
@@ -157,7 +156,7 @@ class RerankService:
                     answers.add_ranking(response, result, scorer, ids, documents, request.options)
             named = {number: (index.name, each.doc_id) for number, each in enumerate(candidates)}
             if request.options.return_texts:
-                await _add_texts(opened, response, documents, named, call)
+                await _add_texts(self._engine, opened, call, named, response)
             if result is not None and validate.wants_evidence(request.options):
                 await add_evidence(self._engine, opened, call, result, named, request.options, response)
             answers.add_first_stage_scores(response, candidates, caller)
@@ -243,15 +242,19 @@ def _named(
 
 
 async def _add_texts(
+    engine: Engine,
     opened: OpenIndexes,
-    response: answers.Response,
-    documents: Sequence[InputDocument],
-    named: Mapping[int, tuple[str, str]],
     call: RerankCall,
+    named: Mapping[int, tuple[str, str]],
+    response: answers.Response,
 ) -> None:
-    """Read the texts of results that were ranked without them. Raises: the errors of `FirstStages.texts`."""
-    numbers = [each.index for each in response.results if documents[each.index].text is None]
-    texts = await texts_of_results(opened, named, numbers, call)
-    for each in response.results:
-        if each.index in texts:
-            each.text = texts[each.index]
+    """Add the texts of results that were ranked without them.
+
+    Raises: the errors of `reading_texts`; DeadlineExceeded.
+    """
+    lacking = [each for each in response.results if not each.HasField("text")]
+    if not lacking:
+        return
+    read = await engine.beside(call, await reading_texts(opened, call, lacking, named))
+    for each, document in zip(lacking, read, strict=True):
+        each.text = document.text
