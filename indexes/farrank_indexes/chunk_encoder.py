@@ -21,6 +21,7 @@ from farrank_rankers.tokens import Chunk, EncoderInput, TokenizedText
 from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
 from farrank_runtimes.document_groups import kept
 from farrank_runtimes.runtime import CodecName, Precision
+from farrank_runtimes.token_codecs import fit
 from farrank_settings.errors import ConfigError
 
 # On a CPU, batches of this many positions encode fastest. Twice as many do not fit into its cache; a quarter
@@ -160,13 +161,10 @@ class TokenVectorEncoder(_OpenRanker):
         found = []
         for text, (read, chunks, rows) in zip(texts, self._encode(texts), strict=True):
             compared = document_vectors(stacked(rows), reader, read)
-            windows, _ = reader.places(read)
             found.append(
                 EncodedTokens(
                     vectors=compared.vectors,
-                    places=compared.places,
                     window_ends=compared.window_ends,
-                    window_starts=windows[:, 0].astype(np.int64),
                     spans=np.array([(chunk.start, chunk.end) for chunk in chunks], dtype=np.uint32),
                     characters=len(text),
                     tokens=len(read),
@@ -184,12 +182,17 @@ def encoding_store(
 ) -> EncodingsStoreBuilder | TokenVectorsBuilder:
     """Open a ranker and the store that its encodings need. `codec` is that of token vectors.
 
-    Raises: ConfigError if the ranker encodes no document alone, or `codec` is given for chunks' vectors; as
-    `open_ranker_runtime`.
+    Raises: ConfigError if the ranker encodes no document alone, its vectors do not fit the codec, or `codec`
+    is given for chunks' vectors; as `open_ranker_runtime`.
     """
     spec = open_reader(source).spec
     if spec.maxsim is not None:
         encoder = TokenVectorEncoder(source, precision, max_document_tokens)
+        try:
+            fit(codec or "int8", np.zeros((1, encoder.width), np.float32))
+        except ValueError as error:
+            encoder.close()
+            raise ConfigError(f"{source}: {error}; use another codec") from None
         return TokenVectorsBuilder(encoder, codec or "int8")
     if codec is not None:
         raise ConfigError(f"{source}: is of family {spec.family}; only token vectors have a codec")

@@ -5,8 +5,7 @@
         ends.i64         for each document: the ends of its vectors and of its windows, counted in the part
         texts.u32        for each document: characters, characters cut, tokens cut, tokens read
         windows.u32      for each window: the end of its vectors, counted in the document; its first
-                         character, one past its last; its first token
-        places.u16       for each vector: its token, counted in the window; 65535 if it is none of the text
+                         character, one past its last
         vectors.<codec>  a row for each vector
 
 The rows are used where the kernel maps the file: a server's own memory does not grow with the index.
@@ -47,10 +46,9 @@ from farrank_settings.errors import ConfigError
 
 FOLDER = "token-vectors"
 _MANIFEST = "token-vectors.json"
-_FORMAT = 1
+_FORMAT = 2
 # The codec is fitted to this number of a part's first vectors, or to all of a smaller part.
 SAMPLE = 40_000
-_NO_TOKEN = 2**16 - 1
 # Documents whose ends are checked at once.
 _BLOCK = 2**14
 
@@ -64,16 +62,13 @@ def key_of(version: str) -> str:
 class EncodedTokens:
     """The vectors of a document's tokens that are compared, window after window.
 
-    Shapes: vectors (T, K); places (T,), each vector's token among the text's own, −1 for others;
-    window_ends (C,) in vectors; window_starts (C,) in tokens of the text; spans (C, 2) in characters.
-    `characters` is the text's length. `tokens` is the number of tokens in the windows. `cut` is the number of
-    characters and of tokens beyond the ranker's limit.
+    Shapes: vectors (T, K); window_ends (C,) in vectors; spans (C, 2) in characters. `characters` is the
+    text's length. `tokens` is the number of tokens in the windows. `cut` is the number of characters and of
+    tokens beyond the ranker's limit.
     """
 
     vectors: NDArray[np.float32]
-    places: NDArray[np.int32]
     window_ends: NDArray[np.int64]
-    window_starts: NDArray[np.int64]
     spans: NDArray[np.uint32]
     characters: int
     tokens: int
@@ -210,23 +205,18 @@ class TokenVectorsWriter:
 
     def _write(self, text: EncodedTokens, codec: TokenCodec) -> None:
         rows = codec.encode(text.vectors)
-        counts = np.diff(text.window_ends, prepend=0)
-        within = text.places - np.repeat(text.window_starts, counts)
-        if len(within) and within.max() >= _NO_TOKEN:
-            raise ValueError(f"a window has {within.max() + 1:,} tokens; a store has room for {_NO_TOKEN:,}")
         self._vectors += len(rows)
         self._windows += len(text.spans)
         self._cut += any(text.cut)
-        windows = np.column_stack([text.window_ends, text.spans, text.window_starts])
+        windows = np.column_stack([text.window_ends, text.spans])
         self._part.write("ends.i64", np.array([self._vectors, self._windows], dtype="<i8"))
         self._part.write("texts.u32", np.array([text.characters, *text.cut, text.tokens], dtype="<u4"))
         self._part.write("windows.u32", windows.astype("<u4"))
-        self._part.write("places.u16", np.where(text.places < 0, _NO_TOKEN, within).astype("<u2"))
         self._part.write(_rows_file(self._codec_name), rows)
         self._part.documents += 1
 
 
-_FILES = ("ends.i64", "texts.u32", "windows.u32", "places.u16")
+_FILES = ("ends.i64", "texts.u32", "windows.u32")
 
 
 def _rows_file(codec: CodecName) -> str:
@@ -259,7 +249,7 @@ class TokenVectorsBuilder:
 class _Part:
     """The documents from a place on.
 
-    Shapes: ends (N, 2), texts (N, 4), windows (C, 4), places (T,), rows (T, …).
+    Shapes: ends (N, 2), texts (N, 4), windows (C, 3), rows (T, …).
     """
 
     first: int
@@ -267,7 +257,6 @@ class _Part:
     ends: FlatFile
     texts: FlatFile
     windows: FlatFile
-    places: FlatFile
     rows: MappedFile
 
 
@@ -294,8 +283,7 @@ class TokenVectorStore:
                     _restored(name, part.facts["parameters"], width),
                     ends,
                     part.array("texts.u32", "<u4", 4 * part.documents, 4),
-                    part.array("windows.u32", "<u4", 4 * windows, 4),
-                    part.array("places.u16", "<u2", vectors),
+                    part.array("windows.u32", "<u4", 3 * windows, 3),
                     part.mapped(_rows_file(name), row_type(name), vectors * values, values),
                 )
             )
@@ -332,18 +320,6 @@ class TokenVectorStore:
         rows = torch.from_numpy(part.rows[first : first + int(window_ends[-1])])
         features = Features(rows, windows=Windows(window_ends, part.codec))
         return EncodedDocument(features, windows[:, 1:3], Cut(*cut))
-
-    def places(self, place: int) -> NDArray[np.int64]:
-        """Return the token of each vector of a document among the text's own, −1 for others. Shapes: -> (T,).
-
-        Raises: KeyError if no document has the place.
-        """
-        part, number = self._find(place)
-        (first, first_window), (end, end_window) = _bounds(part, number)
-        windows = part.windows[first_window:end_window].astype(np.int64)
-        within = part.places[first:end].astype(np.int64)
-        starts = np.repeat(windows[:, 3], np.diff(windows[:, 0], prepend=0))
-        return np.where(within == _NO_TOKEN, -1, within + starts)
 
     def _find(self, place: int) -> tuple[_Part, int]:
         at = bisect.bisect_right(self._firsts, place) - 1

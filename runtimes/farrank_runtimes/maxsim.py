@@ -126,10 +126,11 @@ class BestRows(NamedTuple):
 
 def best_rows(
     document: Features, query: Features, options: MaxSimOptions, window_scores: Sequence[float]
-) -> BestRows:
+) -> BestRows | None:
     """Find the vectors that decided a document's score, in the windows that counted.
 
-    Special and expansion tokens of the query, which have no characters, are left out.
+    Special and expansion tokens of the query, which have no characters, are left out. Without a vector to
+    compare there are no best ones: None.
     Shapes: document and query as for `score_by_maxsim`, window_scores (C,).
     Raises: OutOfMemory, DeviceLost.
     """
@@ -142,20 +143,23 @@ def best_rows(
             begin, end = int(coded.ends[window - 1]) if window else 0, int(coded.ends[window])
         if options.text_head:
             begin, end = begin + 1, end - 1
-        room = min(_tile_rows(coded.codec, asked), max(1, end - begin))
+        if begin >= end:
+            return None
+        room = min(_tile_rows(coded.codec, asked), end - begin)
         products = FloatProducts(asked, room) if coded.codec is None else coded.codec.products(asked, room)
-        rows = np.full(len(asked), -1, dtype=np.int64)
-        best: NDArray[Any] | None = None
-        for first in range(begin, end, room):
-            compared = products.compare([coded.rows[first : min(first + room, end)]])  # (Q, T)
-            place = compared.argmax(axis=1)
-            found = np.take_along_axis(compared, place[:, None], axis=1)  # (Q, 1)
-            better = np.ones(len(asked), dtype=bool) if best is None else found[:, 0] > best[:, 0]
-            best = found if best is None else np.where(better[:, None], found, best)
-            rows[better] = place[better] + first
-        if best is None:
-            return BestRows(rows, np.full(len(asked), NOTHING_TO_COMPARE, dtype=np.float32))
-        return BestRows(rows, products.similarities(best)[:, 0])
+        rows = np.empty((len(asked), 0), dtype=np.int64)  # (Q, tiles)
+        best: list[NDArray[Any]] = []
+        with products.on_threads():
+            for first in range(begin, end, room):
+                compared = products.compare([coded.rows[first : min(first + room, end)]])  # (Q, T)
+                place = compared.argmax(axis=1)[:, None]
+                rows = np.append(rows, place + first, axis=1)
+                best.append(np.take_along_axis(compared, place, axis=1))
+        # Of equal ones the first, as in a tile.
+        of_tiles = np.concatenate(best, axis=1)  # (Q, tiles)
+        tile = of_tiles.argmax(axis=1)[:, None]
+        found = products.similarities(np.take_along_axis(of_tiles, tile, axis=1))
+        return BestRows(np.take_along_axis(rows, tile, axis=1)[:, 0], found[:, 0])
 
 
 class _Tile(NamedTuple):

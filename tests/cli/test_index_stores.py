@@ -293,7 +293,6 @@ def test_token_vectors_grow_with_the_index_and_go_on_after_an_interruption(
     for place, encoded in enumerate(encoder.encode([*texts, *more])):
         document = store.read(place)
         assert document.spans.tolist() == encoded.spans.tolist()
-        assert store.places(place).tolist() == encoded.places.tolist()
         found = compared_vectors(document.features)
         assert found.codec is not None
         assert np.abs(found.codec.decode(found.rows.numpy()) - encoded.vectors).mean() < 0.1

@@ -60,22 +60,16 @@ class Letters:
     def _encoded(self, text: str) -> EncodedTokens:
         read = text[: self.max_document_tokens]
         starts = list(range(0, max(1, len(read)), WINDOW))
-        vectors, places, ends = [], [], []
+        vectors, ends = [], []
         for start in starts:
-            vectors.append(vector_of("["))
-            places.append(-1)
-            for place in range(start, min(start + WINDOW, len(read))):
-                if read[place] != ".":
-                    vectors.append(vector_of(read[place]))
-                    places.append(place)
+            letters = read[start : start + WINDOW].replace(".", "")
+            vectors += [vector_of("["), *map(vector_of, letters)]
             ends.append(len(vectors))
         spans = [(start, min(start + WINDOW, len(read))) for start in starts]
         left = len(text) - len(read)
         return EncodedTokens(
             vectors=np.array(vectors),
-            places=np.array(places, np.int32),
             window_ends=np.array(ends, np.int64),
-            window_starts=np.array(starts, np.int64),
             spans=np.array(spans, np.uint32),
             characters=len(text),
             tokens=len(read),
@@ -120,7 +114,6 @@ def test_it_has_the_encoders_vectors(tmp_path: Path, codec: CodecName) -> None:
         assert found.spans.tolist() == expected.spans.tolist()
         assert found.cut == Cut()
         assert store.characters(place) == len(TEXTS[place])
-        assert store.places(place).tolist() == expected.places.tolist()
         assert np.abs(restored(found) - expected.vectors).max() < WITHIN[codec]
     with pytest.raises(KeyError):
         store.read(len(TEXTS))
@@ -177,7 +170,6 @@ def test_parts_follow_each_other_and_an_interrupted_one_goes_on(
     for place, expected in enumerate(Letters().encode(texts)):
         found = store.read(place)
         assert found.spans.tolist() == expected.spans.tolist()
-        assert store.places(place).tolist() == expected.places.tolist()
         # After an interruption, and after a small sample, the range is that of the documents before.
         if place < 3 and sample == 10_000:
             assert np.abs(restored(found) - expected.vectors).max() < WITHIN["int8"]
@@ -214,9 +206,7 @@ def test_documents_without_vectors_are_kept(tmp_path: Path) -> None:
         def _encoded(self, text: str) -> EncodedTokens:
             bare = super()._encoded(text)
             none = np.zeros((0, WIDTH), np.float32)
-            return replace(
-                bare, vectors=none, places=bare.places[:0], window_ends=np.zeros_like(bare.window_ends)
-            )
+            return replace(bare, vectors=none, window_ends=np.zeros_like(bare.window_ends))
 
     for codec in CODECS:
         folder = tmp_path / codec
@@ -247,7 +237,7 @@ def test_a_vector_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     fitted.close()
 
 
-@pytest.mark.parametrize("name", ["ends.i64", "texts.u32", "windows.u32", "places.u16", "vectors.int8"])
+@pytest.mark.parametrize("name", ["ends.i64", "texts.u32", "windows.u32", "vectors.int8"])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     folder = write(tmp_path, TEXTS)
     path = folder / "part-000000000000" / name
@@ -283,7 +273,7 @@ def test_damaged_windows_are_refused_where_they_are_read(tmp_path: Path) -> None
     folder = write(tmp_path, ["seventeen letters"])
     path = folder / "part-000000000000" / "windows.u32"
     windows = np.fromfile(path, dtype="<u4")
-    windows[4] = 10**6
+    windows[3] = 10**6
     windows.tofile(path)
     store = TokenVectorStore(folder, "it", verify=False)
     with pytest.raises(ConfigError, match="the stored windows of the document at place 0 are damaged"):

@@ -17,7 +17,7 @@ from farrank_rankers.spec import RankerSpec
 from farrank_rankers.token_vectors import are_compared
 from farrank_rankers.tokens import Role
 from farrank_runtimes import maxsim
-from farrank_runtimes.maxsim import best_rows, score_by_maxsim, score_token_vectors
+from farrank_runtimes.maxsim import BestRows, best_rows, score_by_maxsim, score_token_vectors
 
 ROLES = [Role.SPECIAL, Role.DOCUMENT, Role.SKIPPED, Role.PADDING]
 LENGTHS = st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=5), min_size=1, max_size=5)
@@ -27,6 +27,12 @@ def vectors_of(length: int, roles: list[Role]) -> Features:
     drawn = torch.tensor(roles)[torch.randint(len(roles), (length,))]
     drawn[0] = roles[0]
     return Features(torch.randn(length, 8), drawn)
+
+
+def found_rows(*given: Any) -> BestRows:
+    rows = best_rows(*given)
+    assert rows is not None
+    return rows
 
 
 def reference(documents: list[Features], query: Features, options: MaxSimOptions) -> Any:
@@ -88,13 +94,23 @@ def test_the_best_rows_are_no_texts() -> None:
     document = stacked([with_ends(length, [Role.DOCUMENT]) for length in (3, 4)])
     query = with_ends(3, [Role.QUERY])
     (score,), (own,) = (found := score_by_maxsim([document], [query], TEXTS)).scores, found.chunk_scores
-    rows, similarities = best_rows(document, query, TEXTS, own)
+    rows, similarities = found_rows(document, query, TEXTS, own)
     window = int(np.argmax(own))
     first, last = (0, 5)[window], (4, 10)[window]
     assert all(first < row < last for row in rows.tolist())
     asked, read = query.vectors[:5], document.vectors[window][are_compared(document.token_roles[window])]
     texts = float(asked[0] @ read[0] + asked[4] @ read[-1])
     assert score == pytest.approx((texts + similarities.mean()) / 2, abs=1e-5)
+
+
+def test_nothing_to_compare_has_no_best_rows() -> None:
+    query = vectors_of(3, [Role.QUERY])
+    nothing = Features(torch.randn(1, 2, 8), torch.tensor([[Role.SKIPPED, Role.SKIPPED]]))
+    texts_alone = stacked([with_ends(0, [])])
+    for document, options in ((nothing, MaxSimOptions()), (texts_alone, TEXTS)):
+        asked = with_ends(3, [Role.QUERY]) if options is TEXTS else query
+        (own,) = score_by_maxsim([document], [asked], options).chunk_scores
+        assert best_rows(document, asked, options, own) is None
 
 
 def test_queries_of_different_lengths_are_scored_together() -> None:
@@ -122,7 +138,7 @@ def test_the_best_rows_decide_the_score(
     scored = score_by_maxsim([document], [query], options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maxsim, "_TILE_ROWS", tile)
-        rows, similarities = best_rows(document, query, options, scored.chunk_scores[0])
+        rows, similarities = found_rows(document, query, options, scored.chunk_scores[0])
     kept = document.vectors[are_compared(document.token_roles)]
     products = query.vectors @ kept.T
     own = [0, 1, 3, 4, 5]

@@ -55,6 +55,7 @@ def indexes(tiny_rankers: dict[str, Path], tmp_path_factory: pytest.TempPathFact
         added = [IndexDocument(*each) for each in ADDED.items()]
         change_index(made[codec], added, ["deleted"], IndexOptions(stores()))
     made["alone"] = copy_with(made["int8"], folder / "alone", "token-vectors")
+    made["texts"] = copy_with(made["fp16"], folder / "texts", "token-vectors", "texts")
     made["plain"] = copy_with(made["int8"], folder / "plain")
     return made
 
@@ -138,14 +139,15 @@ async def test_max_chunks_reads_the_first_windows_and_tokens_tell_the_rest(stub:
 
 async def test_their_readers_are_listed(stub: Any) -> None:
     listed = {each.name: each for each in (await stub.ListRankers(pb.ListRankersRequest())).indexes}
-    for name in (*CODECS, "alone"):
+    for name in (*CODECS, "alone", "texts"):
         assert list(listed[name].encodings_for) == ["maxsim"]
     assert not listed["plain"].encodings_for
 
 
 async def test_tokens_that_decided_are_found_in_stored_vectors(stub: Any) -> None:
-    stored, plain, alone = [
-        by_id(await searched(stub, index, return_token_matches=True)) for index in ("fp16", "plain", "alone")
+    stored, plain, texts, alone = [
+        by_id(await searched(stub, index, return_token_matches=True))
+        for index in ("fp16", "plain", "texts", "alone")
     ]
     equal = total = 0
     for name, expected in plain.items():
@@ -155,6 +157,8 @@ async def test_tokens_that_decided_are_found_in_stored_vectors(stub: Any) -> Non
             assert one.similarity == pytest.approx(other.similarity, abs=1e-3)
             equal += (one.start, one.end) == (other.start, other.end)
             total += 1
+        # `farrank index --encode` keeps texts, but no tokens.
+        assert texts[name].token_matches == stored[name].token_matches
         # Neither its text nor its tokens are at hand.
         assert not alone[name].token_matches
     # Repeated sentences have tokens of almost the same similarity, of which rounding may choose another.

@@ -16,10 +16,10 @@ def kept_index(folder: Path, texts: dict[str, str], stores: Sequence[Store]) -> 
     return folder
 
 
-def copy_with(index: Path, folder: Path, kind: str = "none") -> Path:
-    """Copy an index, with stores of only one kind, or none."""
+def copy_with(index: Path, folder: Path, *kinds: str) -> Path:
+    """Copy an index, with stores of only these kinds."""
     shutil.copytree(index, folder)
     manifest = read_manifest(folder)
     assert manifest is not None
-    replace(manifest, stores=tuple(key for key in manifest.stores if key.startswith(kind))).write(folder)
+    replace(manifest, stores=tuple(key for key in manifest.stores if key.startswith(kinds))).write(folder)
     return folder

@@ -163,20 +163,19 @@ def _write_a_million(store: Path) -> Path:
     sample = generator.standard_normal((40_000, _WIDTH), dtype=np.float32)
     codec = fit("int8", sample / np.linalg.norm(sample, axis=1, keepdims=True))
     facts = {
-        "format": 1,
+        "format": 2,
         "version": "bench",
         "max_document_tokens": 2**24,
         "precision": "fp32",
         "codec": "int8",
         "width": _WIDTH,
     }
-    names = ("ends.i64", "texts.u32", "windows.u32", "places.u16", "vectors.int8")
+    names = ("ends.i64", "texts.u32", "windows.u32", "vectors.int8")
     writer = PartWriter(store, "token-vectors.json", facts, 0, names)
     numbers = np.arange(1, _MILLION + 1, dtype="<i8")
     writer.write("ends.i64", np.column_stack([numbers * _VECTORS, numbers]))
     writer.write("texts.u32", np.tile(np.array([50, 0, 0, _VECTORS], "<u4"), (_MILLION, 1)))
-    writer.write("windows.u32", np.tile(np.array([_VECTORS, 0, 50, 0], "<u4"), (_MILLION, 1)))
-    writer.write("places.u16", np.tile(np.arange(_VECTORS, dtype="<u2"), _MILLION))
+    writer.write("windows.u32", np.tile(np.array([_VECTORS, 0, 50], "<u4"), (_MILLION, 1)))
     block = generator.integers(-127, 128, (_MILLION // 100, _VECTORS * _WIDTH), dtype=np.int8)
     for _ in range(100):
         writer.write("vectors.int8", block)

@@ -194,15 +194,18 @@ class TokenizerPool:
         asked = list(zip(query.starts.tolist(), query.ends.tolist(), strict=True))
         most = min(call.ranker.tokens_read(call.call.max_chunks, call.depth), self._max_document_tokens)
         found: dict[int, tuple[TokenMatch, ...]] = {}
-        for index in indices:
+        for index in filter(call.best_rows.__contains__, indices):
             document = call.call.documents[index]
             stored = document.source(call.ranker.key).tokens
             if stored is not None:
                 read = stored.read(document.place, most)
-            elif document.text is not None:
-                read = yield from _in_steps(reader.document_steps(document.text, most))
             else:
-                continue
+                text = document.text
+                if text is None and document.stored_texts is not None:
+                    text = document.stored_texts.read(document.place).text
+                if text is None:
+                    continue
+                read = yield from _in_steps(reader.document_steps(text, most))
             places = compared_places(reader, read)
             yield
             rows, similarities = call.best_rows[index]

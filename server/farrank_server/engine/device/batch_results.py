@@ -229,7 +229,8 @@ class BatchResults:
                 for document, its, own in zip(ready, features, found.chunk_scores, strict=True):
                     if (call := document.call).call.token_matches:
                         matched = best_rows(its, _query(call), ranker.spec.maxsim, own)
-                        call.best_rows[document.index] = matched
+                        if matched is not None:
+                            call.best_rows[document.index] = matched
         self._succeeded()
         if found.halved_groups:
             self._metrics.batch_failures.labels(ranker.name, "out_of_memory").inc(found.halved_groups)
