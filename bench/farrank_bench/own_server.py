@@ -8,7 +8,7 @@ from pathlib import Path
 
 from farrank_bench import served as load
 from farrank_bench.corpus_calls import encoder_inputs
-from farrank_bench.offline import RuntimeAlone, longest_first
+from farrank_bench.offline import Request, RuntimeAlone, longest_first, score
 from farrank_bench.report import Row, below
 from farrank_bench.rounds import ContenderFailed, PassResult, measure_rounds, whole
 from farrank_cli.spawn import SpawnedServer
@@ -44,15 +44,25 @@ class OwnServer:
     capacity_per_s: float | None = None
 
     def throughput(self) -> list[Row]:
-        """Let the server, a reranker in this process and the runtime alone take turns on the same pairs."""
+        """Let the server, a reranker in this process and the runtime alone take turns on the same pairs.
+
+        The runtime alone gets pairs that were read before, all of them sorted by length, and has no document
+        to score: no server can be faster. A loop over a runtime reads the texts itself, in their order.
+        """
         inputs = encoder_inputs(self.reader, self.calls)
-        alone, served, local = "runtime alone", "server", "in process"
+        alone, loop, served, local = "runtime alone", "loop over the runtime", "server", "in process"
 
         def score_served() -> PassResult:
             scored = load.score_served(self.server.address, "", self.callers, self.calls)
             if scored.count != len(inputs):
                 raise ContenderFailed(f"the server ran {scored.count} pairs of {len(inputs)}")
             return scored
+
+        def score_in_order() -> PassResult:
+            began_s = time.perf_counter()
+            for call in self.calls:
+                score(self.runtime, Request(self.reader, call.query, call.texts))
+            return PassResult(time.perf_counter() - began_s, len(inputs))
 
         reranker = Reranker(str(self.folder), runtime="torch", precision="fp32", depth=DepthConfig("all"))
 
@@ -65,6 +75,7 @@ class OwnServer:
         before = load.read_metrics(self.server.metrics_url, *TOKENS)
         contenders = {
             alone: RuntimeAlone(self.runtime, longest_first(inputs)).score,
+            loop: score_in_order,
             served: score_served,
             local: score_here,
         }
@@ -76,6 +87,8 @@ class OwnServer:
             found.ratio_row(served, alone, "server over runtime alone", OVER_ALONE),
             found.speed_row(local, "pairs/s in this process (farrank.Reranker)"),
             found.ratio_row(local, alone, "in process over runtime alone", OVER_ALONE),
+            found.speed_row(loop, "pairs/s, a loop that reads and scores the same calls"),
+            found.ratio_row(local, loop, "in process over the loop", 1.0),
         ]
         whole(speeds, found)
         after = load.read_metrics(self.server.metrics_url, *TOKENS)
