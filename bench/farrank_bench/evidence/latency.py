@@ -10,13 +10,14 @@ from farrank_cli.spawn import spawned_server
 from farrank_client import Client, Document, Ranking, RerankOptions
 from farrank_demo.questions import load_questions
 
-DOCUMENTS, WITHIN = 10, 1.10
+# Sentences are wanted of the best DOCUMENTS. A search usually reranks more: CANDIDATES.
+DOCUMENTS, CANDIDATES, WITHIN = 10, 100, 1.10
 TIMEOUT_S = 600.0
 WITH_SENTENCES: RerankOptions = {"evidence": "sentences"}
 
 
 def added(index: Path, questions: int, rounds: int, export: str, *, sent: bool) -> list[Row]:
-    """Ask for ten documents: by a search and by id, or `sent` as new texts, and of a cross-encoder."""
+    """Rerank ten documents and a search's candidates, or ten `sent` as new texts, and by a cross-encoder."""
     asked = [each.text for each in load_questions()][:questions]
     arguments = ["--ranker", "late=embedded:maxsim", "--ranker", "cross=embedded:maxp", "--export", export]
     rows: list[Row] = []
@@ -37,6 +38,9 @@ def added(index: Path, questions: int, rounds: int, export: str, *, sent: bool) 
         def search(question: str, options: RerankOptions) -> Ranking:
             return client.search_and_rerank(question, k=DOCUMENTS, timeout_s=TIMEOUT_S, **options)
 
+        def search_many(question: str, options: RerankOptions) -> Ranking:
+            return client.search_and_rerank(question, k=CANDIDATES, timeout_s=TIMEOUT_S, **options)
+
         def by_id(question: str, options: RerankOptions) -> Ranking:
             return client.rerank(question, named[question], timeout_s=TIMEOUT_S, **options)
 
@@ -54,7 +58,8 @@ def added(index: Path, questions: int, rounds: int, export: str, *, sent: bool) 
             rows += _compared("new texts, embedded:maxsim", new_texts, few, 1)
             rows += _compared("texts, cross-encoder", cross, few, rounds)
         else:
-            rows += _compared("search, stored vectors", search, asked, rounds)
+            rows += _compared(f"search of {CANDIDATES}, stored vectors", search_many, asked, rounds)
+            rows += _compared(f"search of {DOCUMENTS}, stored vectors", search, asked, rounds)
             rows += _compared("by id, stored vectors", by_id, asked, rounds)
     return rows
 
