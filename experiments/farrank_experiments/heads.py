@@ -98,6 +98,7 @@ def _trained_at(
         [weight for weight in ranker.aggregator.parameters() if weight.requires_grad],
         lr=rate,
         weight_decay=1e-7,
+        fused=True,  # a loop over the weights takes a quarter of the time
     )
     schedule = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / rising))
     best, weights = Learned(rate, 0, 0.0, None), dict[str, Tensor]()
