@@ -1,6 +1,7 @@
 """A transport of the client that calls a service in this process, without a socket."""
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Coroutine
@@ -15,7 +16,7 @@ from grpc_health.v1 import health_pb2
 from farrank_calls.errors import FarrankError as ServiceError
 from farrank_calls.telemetry.call_record import begin
 from farrank_client.calls import CHECK_HEALTH
-from farrank_client.errors import with_code
+from farrank_client.errors import Unavailable, with_code
 from farrank_first_stage.stages import open_first_stages
 from farrank_server.config.schema import ServerConfig
 from farrank_server.engine.device.device_loop import DeviceThread
@@ -30,17 +31,23 @@ from farrank_server.service.methods import RerankService
 
 Result = TypeVar("Result")
 
+_CLOSED = "the reranker is closed"
+
 
 class InProcess:
     """Loads the rankers of a configuration and answers the calls of a client.
 
     Everything runs on an event loop in a thread of its own, so that it works in a notebook, which has a loop,
-    and in a program that has none.
+    and in a program that has none. A forked process has neither the thread nor the device's.
     Raises: ConfigError if the rankers cannot be loaded.
     """
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
+        self._process, self._is_closed = os.getpid(), False
+        # Nobody submits a call to a loop that is closing.
+        self._lock = threading.Lock()
+        self._calls: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="farrank", daemon=True)
         self._thread.start()
@@ -52,20 +59,36 @@ class InProcess:
             raise
 
     def call(self, method: str, request: Message, response_type: type[Result], *, timeout_s: float) -> Result:
-        """Answer a call. Raises: the errors of `farrank_client.errors`."""
-        return self.submit(method, request, response_type, timeout_s=timeout_s).result()
+        """Answer a call; an interrupt ends it. Raises: the errors of `farrank_client.errors`."""
+        answer = self.submit(method, request, response_type, timeout_s=timeout_s)
+        try:
+            return answer.result()
+        finally:
+            answer.cancel()
 
     def submit(
         self, method: str, request: Message, response_type: type[Result], *, timeout_s: float
     ) -> "Future[Result]":
-        """Begin a call. Its future has the answer, or raises the errors of `farrank_client.errors`."""
-        return self._start(self._answer(method, request, timeout_s))
+        """Begin a call. Its future has the answer, or raises the errors of `farrank_client.errors`.
+
+        Raises: Unavailable if this is closed, or was opened by the process that this one was forked from.
+        """
+        if os.getpid() != self._process:
+            raise Unavailable("a process was forked; open a Reranker in each process, after the fork")
+        with self._lock:
+            if self._is_closed:
+                raise Unavailable(_CLOSED)
+            return self._start(self._answer(method, request, timeout_s))
 
     def close(self) -> None:
-        """Drop the calls in flight and free the rankers."""
-        if self._loop.is_closed():
+        """Fail the calls in flight with Unavailable, and free the rankers."""
+        if os.getpid() != self._process:
             return
-        self._start(self._opened.aclose()).result()
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._start(self._end()).result()
         self._start(self._loop.shutdown_default_executor()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -93,7 +116,26 @@ class InProcess:
         names = engine.rankers.keys()
         self._guard = Guard(Endpoint.GRPC, metrics, names, next(iter(names)))
 
+    async def _end(self) -> None:
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self._opened.aclose()
+
     async def _answer(self, method: str, request: Message, timeout_s: float) -> Any:
+        call = asyncio.current_task()
+        assert call is not None
+        self._calls.add(call)
+        try:
+            return await self._answered(method, request, timeout_s)
+        except asyncio.CancelledError:
+            if self._is_closed:
+                raise Unavailable(_CLOSED) from None
+            raise
+        finally:
+            self._calls.discard(call)
+
+    async def _answered(self, method: str, request: Message, timeout_s: float) -> Any:
         if method == CHECK_HEALTH.method:
             return CHECK_HEALTH.response_type(value=health_pb2.HealthCheckResponse.SERVING)
         name = method.rpartition("/")[2]

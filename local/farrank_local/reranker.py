@@ -1,5 +1,6 @@
 """A ranker in this process: the client's calls and answers, without a server."""
 
+import operator
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -84,13 +85,19 @@ class Reranker(Client):
     ) -> Iterator[Ranking]:
         """Rank documents for many queries, pairs (query, documents); yields rankings in their order.
 
-        Several calls are in flight, so that batches are full. `progress` shows a bar.
+        Several calls are in flight, so that batches are full. `progress` shows a bar of the answers.
         Raises: as `rank`, at the place of the query that fails.
         """
+        rankings = self._rank_all(queries, options)
+        return _shown(rankings, operator.length_hint(queries)) if progress else rankings
+
+    def _rank_all(
+        self, queries: Iterable[tuple[str, Documents]], options: RerankOptions
+    ) -> Iterator[Ranking]:
         pending: deque[Any] = deque()
         waiting = 0
         try:
-            for query, documents in _shown(queries, progress):
+            for query, documents in queries:
                 call = rerank(query, documents, options)
                 begun = self._local.submit(
                     call.method, call.request, call.response_type, timeout_s=_FOREVER_S
@@ -111,11 +118,8 @@ class Reranker(Client):
                 future.cancel()
 
 
-def _shown(queries: Iterable[tuple[str, Documents]], progress: bool) -> Iterable[tuple[str, Documents]]:
-    if not progress:
-        return queries
+def _shown(rankings: Iterator[Ranking], queries: int) -> Iterator[Ranking]:
     # Imported here because only few calls need it.
     from tqdm.auto import tqdm
 
-    shown: Iterable[tuple[str, Documents]] = tqdm(queries, unit="query")
-    return shown
+    return iter(tqdm(rankings, total=queries or None, unit="query"))

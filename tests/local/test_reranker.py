@@ -1,17 +1,21 @@
 """A ranker in this process: the same answers as over a socket, with real tiny rankers."""
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import farrank
-from farrank import Client, InvalidArgument, NotFound, Reranker
+from farrank import Client, InvalidArgument, NotFound, Reranker, Unavailable
 from farrank_cli.spawn import spawned_server
 from farrank_local.reranker import DOCUMENTS_IN_FLIGHT
 from farrank_settings.errors import ConfigError
@@ -65,6 +69,68 @@ def test_many_queries_keep_their_order_and_share_batches(reranker: Reranker) -> 
         alone = reranker.rank(query, documents, top_n=2)
         assert [each.id for each in ranking.results] == [each.id for each in alone.results]
         assert ranking.results[0].score == pytest.approx(alone.results[0].score, abs=1e-4)
+
+
+def test_progress_counts_answers(reranker: Reranker, capsys: pytest.CaptureFixture[str]) -> None:
+    rankings = reranker.rank_all([(QUERY, DOCUMENTS)] * 3, progress=True)
+    assert next(rankings).results
+    assert "0/3" in (shown := capsys.readouterr().err)
+    assert "3/3" not in shown
+    assert len(list(rankings)) == 2
+    assert "3/3" in capsys.readouterr().err
+
+
+def test_closing_ends_calls_of_other_threads(tiny_rankers: dict[str, Path]) -> None:
+    opened = Reranker(str(tiny_rankers["maxp"]))
+    begun, failed = threading.Event(), list[Exception]()
+
+    def rank() -> None:
+        begun.set()
+        with pytest.raises(Unavailable, match="the reranker is closed") as raised:
+            opened.rank(QUERY, [DOCUMENTS["rivers"] * 20] * 200)
+        failed.append(raised.value)
+
+    thread = threading.Thread(target=rank)
+    thread.start()
+    begun.wait(60)
+    time.sleep(0.3)
+    opened.close()
+    thread.join(60)
+    assert failed
+    opened.close()
+    with pytest.raises(Unavailable, match="the reranker is closed"):
+        opened.rank(QUERY, DOCUMENTS)
+    assert not opened.is_healthy()
+
+
+def test_an_interrupt_ends_the_call(reranker: Reranker, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+
+    def interrupted(future: "Future[Any]", timeout: float | None = None) -> None:
+        begun.append(future)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            reranker.rank(QUERY, [DOCUMENTS["rivers"] * 20] * 200)
+    assert begun[0].cancelled()
+    assert reranker.rank(QUERY, DOCUMENTS).results
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python warns of forks beside threads
+def test_a_forked_process_is_refused(reranker: Reranker) -> None:
+    child = os.fork()
+    if not child:
+        refused = False
+        try:
+            reranker.rank(QUERY, DOCUMENTS)
+        except Unavailable as error:
+            refused = "after the fork" in error.message
+        reranker.close()
+        os._exit(0 if refused else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert reranker.rank(QUERY, DOCUMENTS).results
 
 
 def test_a_query_that_fails_fails_at_its_place(reranker: Reranker) -> None:
