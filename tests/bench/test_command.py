@@ -162,6 +162,8 @@ def test_why_a_server_has_no_throughput_stands_in_the_table(
     monkeypatch.setattr(own_server, "Reranker", Reranker)
     monkeypatch.setattr(own_server, "encoder_inputs", lambda *_: ["pair", "pair"])
     monkeypatch.setattr(own_server, "longest_first", list)
+    monkeypatch.setattr(own_server, "Request", lambda *_: None)
+    monkeypatch.setattr(own_server, "score", lambda *_: [])
     monkeypatch.setattr(served, "score_served", score_served)
     monkeypatch.setattr(served, "read_metrics", lambda *_: [0.0, 0.0])
     nothing: Any = type("Nothing", (), {"address": "", "metrics_url": ""})

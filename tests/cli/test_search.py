@@ -66,7 +66,7 @@ def test_rankers_lists_what_the_server_holds(farrank: Farrank, server: Server) -
     rows = [line.split() for line in outcome.out.splitlines()]
     assert ["stored", "bm25", "2", "bm25(k1=0.9,b=0.4)"] in rows
     assert ["joined", "fusion", "2", "rrf(k=60)", "stored,", "x"] in rows
-    assert "max_documents       1,000" in outcome.out
+    assert "max_documents        1,000" in outcome.out
 
 
 def test_rankers_as_json(farrank: Farrank, server: Server) -> None:
