@@ -52,6 +52,15 @@ class MemoryBudget:
             )
         return leaving
 
+    def check(self, scorers: Collection[Scorer]) -> None:
+        """Check that rankers fit, whatever else is loaded. Raises: FailedPrecondition with the figures."""
+        have = sum(map(bytes_of, scorers))
+        if self._limit is not None and have > self._limit:
+            names = ", ".join(each.name for each in scorers)
+            raise FailedPrecondition(
+                f"limits.max_ranker_bytes: is {self._limit:,}; rankers {names} have {have:,} bytes"
+            )
+
     def total(self) -> int:
         """The bytes of all loaded weights, also of versions that have only calls from before."""
         return sum(member.capabilities.weight_bytes for member in dict.fromkeys(self._versions.members()))

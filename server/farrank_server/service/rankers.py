@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,7 +138,8 @@ class Rankers:
         """Return to the configuration: replace each ranker whose entry or files differ, one after the other.
 
         Canaries end. New rankers are loaded, and then those that the configuration lacks are removed. A
-        ranker that cannot be loaded or removed stays as it is.
+        ranker that cannot be loaded or removed stays as it is. If there is no room for one, none is added or
+        removed.
         Raises: ConfigError with the problems of all of them.
         """
         problems: list[str] = []
@@ -148,12 +149,18 @@ class Rankers:
             now = await asyncio.to_thread(sources, wanted)
             if next(iter(now)) != self._default:
                 log.warning("another default ranker, which is the first one, takes effect after a restart")
-            for name, source in now.items():
+            added: list[str] = []
+            # The replaced ones come first, since they may need less than before.
+            for name in sorted(now, key=lambda each: each not in self._loaded_from):
                 try:
                     if name not in self._loaded_from:
-                        await self._add(name, *source)
-                    elif self._loaded_from[name] != source:
-                        await self._replace(name, source)
+                        await self._add(name, *now[name], wanted=now)
+                        added.append(name)
+                    elif self._loaded_from[name] != now[name]:
+                        await self._replace(name, now[name], wanted=now)
+                except FailedPrecondition as error:
+                    self._give_up(added, now)
+                    raise ConfigError(*problems, str(error)) from None
                 except Exception as error:
                     if name not in self._loaded_from:
                         log.error("ranker %s was not loaded: %s", name, error)
@@ -232,8 +239,14 @@ class Rankers:
             self._check_canary(name)
             self._end_canary(name)
 
-    async def _add(self, name: str, entry: RankerConfig, files: Files | None = None) -> Scorer:
-        scorer, source = await self._loaded(name, entry, files)
+    async def _add(
+        self,
+        name: str,
+        entry: RankerConfig,
+        files: Files | None = None,
+        wanted: Collection[str] | None = None,
+    ) -> Scorer:
+        scorer, source = await self._loaded(name, entry, files, wanted=wanted)
         self._versions.add(scorer)
         self._loaded_from[name] = source
         self._versions.gone.pop(name, None)
@@ -243,13 +256,16 @@ class Rankers:
         log.info("ranker %s: version %s is loaded", name, scorer.version)
         return scorer
 
-    async def _replace(self, name: str, source: Source, trial: Trial | None = None) -> Comparison | None:
+    async def _replace(
+        self, name: str, source: Source, trial: Trial | None = None, wanted: Collection[str] | None = None
+    ) -> Comparison | None:
         """Load a version, then give it all further calls. Counts the outcome.
 
         Raises: as `swap`.
         """
         try:
-            scorer, source = await self._loaded(name, *source, replaced=self._versions.rankers[name])
+            replaced = self._versions.rankers[name]
+            scorer, source = await self._loaded(name, *source, replaced, wanted)
             found = await self._begin_canary(scorer, source, 0.0, trial)
         except Exception as error:
             self._metrics.ranker_swaps.labels(name, "failed").inc()
@@ -259,15 +275,29 @@ class Rankers:
         return found
 
     async def _loaded(
-        self, name: str, entry: RankerConfig, files: Files | None = None, replaced: Scorer | None = None
+        self,
+        name: str,
+        entry: RankerConfig,
+        files: Files | None = None,
+        replaced: Scorer | None = None,
+        wanted: Collection[str] | None = None,
     ) -> tuple[Scorer, Source]:
-        """Load a version, and make room for it. Raises: ConfigError; FailedPrecondition."""
+        """Load a version, and make room for it. Raises: ConfigError; FailedPrecondition.
+
+        At a reload, `wanted` names the configuration's rankers: only these need room, and none leaves yet.
+        """
         if files is None:
             _, files = (await asyncio.to_thread(sources, {name: entry}))[name]
         scorer = await self._loader.load(name, entry)
         try:
-            by_name = self._loaded_from.keys() - self._configured
-            leaving = self._budget.leaving_for(scorer, replaced, by_name)
+            if wanted is None:
+                by_name = self._loaded_from.keys() - self._configured
+                leaving = self._budget.leaving_for(scorer, replaced, by_name)
+            else:
+                leaving = []
+                ending = {name, *self._ending(wanted)}
+                beside = [each for each in self._loaded_from if each not in ending]
+                self._budget.check([*self._serving(beside), scorer])
         except FailedPrecondition:
             await self._loader.release(scorer)
             raise
@@ -323,6 +353,23 @@ class Rankers:
         self._show_names(self._loaded_from)
         log.info("ranker %s is served no longer: %s", name, why)
 
+    def _give_up(self, added: Collection[str], wanted: Collection[str]) -> None:
+        """Remove what a reload has added, since there is no room for all of it."""
+        for each in added:
+            self._remove(each, "the new configuration has no room for it (limits.max_ranker_bytes)")
+        try:
+            self._budget.check(self._serving(self._loaded_from))
+        except FailedPrecondition:  # a ranker that was replaced has grown
+            for each in self._ending(wanted):
+                self._remove(each, "the configuration has it no longer")
+
+    def _serving(self, names: Iterable[str]) -> list[Scorer]:
+        return [self._versions.rankers[each] for each in names]
+
+    def _ending(self, wanted: Collection[str]) -> list[str]:
+        """The rankers that a reload removes."""
+        return [each for each in self._loaded_from if each not in wanted and not self._need_of(each)]
+
     def _check_loaded(self, name: str) -> None:
         if name not in self._loaded_from:
             why = f", {gone}" if (gone := self._versions.gone.get(name)) else ""
@@ -330,10 +377,16 @@ class Rankers:
             raise NotFound(f"name: no ranker {name[:100]!r} is loaded{why}; loaded are: {loaded}")
 
     def _check_unneeded(self, name: str) -> None:
+        if need := self._need_of(name):
+            raise FailedPrecondition(f"name: {need}")
+
+    def _need_of(self, name: str) -> str:
+        """Why a ranker cannot be removed. Empty: it can."""
         if name == self._default:
-            raise FailedPrecondition(f"name: {name} is the default ranker; calls that name none get it")
+            return f"{name} is the default ranker; calls that name none get it"
         if self._loader.is_asked_for(self._versions.rankers[name]):
-            raise FailedPrecondition(f"name: an index encodes its queries with {name}")
+            return f"an index encodes its queries with {name}"
+        return ""
 
     def _check_no_canary(self, name: str) -> None:
         if name in self._canaries_from:

@@ -223,6 +223,60 @@ async def test_the_least_recently_used_ranker_leaves_for_another(tiny_rankers: d
         assert served.metric("ranker_weight_bytes") == 3 * size
 
 
+async def test_a_reload_makes_room_for_the_whole_configuration_or_leaves_the_old_rankers(
+    tiny_rankers: dict[str, Path],
+) -> None:
+    folder = tiny_rankers["maxp"]
+    async with serving(configured({"it": folder})) as probe:
+        size = int(probe.metric("ranker_weight_bytes") or 0)
+    config = configured({"it": folder, "late": folder}, limits={"max_ranker_bytes": round(3.2 * size)})
+    async with serving(config) as served:
+        rankers, versions = served.replica.rankers, served.replica.engine.versions
+
+        async def reload(*names: str) -> list[str]:
+            await rankers.reload({name: entry(folder) for name in names})
+            return list(versions.rankers)
+
+        # Those that end leave for the others of the configuration, even with calls and more than one at once.
+        assert await reload("it", "x", "y") == ["it", "x", "y"]
+        with versions.using([versions.loaded["x"]]):
+            assert await reload("it", "late") == ["it", "late"]
+        await rankers.load("more", entry(folder))
+        assert await reload("it", "x", "y") == ["it", "x", "y"]
+
+        full = rf"^limits\.max_ranker_bytes: is {3.2 * size:,.0f}; rankers it, a, b, c have {4 * size:,} "
+        with pytest.raises(ConfigError, match=full):
+            await reload("it", "a", "b", "c")
+        assert list(versions.rankers) == ["it", "x", "y"]
+        for name in ("it", "x", "y"):
+            assert (await served.ask(ranker=name)).ranker.name == name
+        # They are still those of the configuration, which leave for no other one.
+        with pytest.raises(FailedPrecondition, match="and 0 of them can leave"):
+            await rankers.load("more", entry(folder))
+        gc.collect()
+        assert served.metric("ranker_weight_bytes") == 3 * size
+
+
+async def test_a_ranker_that_a_reload_replaces_makes_room_before_others_are_added(
+    tiny_rankers: dict[str, Path],
+) -> None:
+    folder = tiny_rankers["maxp"]
+    large, small = entry(folder), RankerConfig(str(folder), precision="bf16")
+    async with serving(configured({"it": folder})) as probe:
+        size = int(probe.metric("ranker_weight_bytes") or 0)
+    config = configured({"it": folder, "other": folder}, limits={"max_ranker_bytes": round(2.2 * size)})
+    async with serving(config) as served:
+        rankers, versions = served.replica.rankers, served.replica.engine.versions
+        await rankers.reload({"it": small, "new": large, "other": small})
+        assert list(versions.rankers) == ["it", "other", "new"]
+        # One that has grown takes the room of those that end, also if the others do not fit.
+        with pytest.raises(ConfigError, match="rankers it, a, b have"):
+            await rankers.reload({"it": large, "a": large, "b": large})
+        assert list(versions.rankers) == ["it"]
+        gc.collect()
+        assert served.metric("ranker_weight_bytes") == size
+
+
 async def test_the_metrics_of_a_ranker_that_has_gone_end(
     tiny_rankers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
