@@ -57,7 +57,8 @@ class AdaptiveDepth:
 class RerankOptions(TypedDict, total=False):
     """Options of both calls; None, or an option left out, means the server's default.
 
-    `ranker` may ask for a loaded version, by the first characters of its hash: "mine@3f1c".
+    `ranker` may ask for a loaded version, by the first characters of its hash or by its role: "mine@3f1c",
+    "mine@canary".
     All documents are scored: `top_n` limits the results, `max_chunks` the chunks read of each document.
     Scores are the ranker's own, for a cross-encoder logits; `score_scale=ScoreScale.SIGMOID` maps them to 0
     to 1. `count_tokens_cut` makes `Result.tokens_cut` exact, but the server then tokenizes documents to their

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from farrank_calls.errors import NotFound
 from farrank_server.engine.loaded.ranker import LoadedRanker, Scorer
@@ -59,7 +59,8 @@ class Versions:
     def find(self, name: str, version: str = "", query: str = "") -> Scorer:
         """Find the ranker that answers a call. The empty name stands for the default ranker.
 
-        `version` has the first characters of its hash. Without any, the query may choose a canary.
+        `version` has its role, or the first characters of its hash, which versions of the same weights share.
+        Without any, the query may choose a canary.
         Raises: NotFound listing the known rankers or the loaded versions.
         """
         name = name or next(iter(self.rankers))
@@ -68,6 +69,9 @@ class Versions:
             why = f", {self.gone[name]}" if name in self.gone else ""
             raise NotFound(f"options.ranker: no ranker {name[:100]!r} here{why}; known are: {known}")
         found = of_name = self.of_name(name)
+        of_role: dict[str, Scorer] = dict(zip(get_args(Role), of_name, strict=False))
+        if version in of_role:
+            return of_role[version]
         if version:
             found = [each for each in of_name if each.version.startswith(version)]
             if len({each.version for each in found}) != 1:
@@ -198,6 +202,6 @@ class Versions:
 
 
 def split_version(asked: str, names: Container[str]) -> tuple[str, str]:
-    """Split NAME@VERSION into the name and a version's first characters. A ranker's name may contain an @."""
+    """Split NAME@VERSION into the name and what asks for a version. A ranker's name may contain an @."""
     name, at, version = asked.rpartition("@")
     return (asked, "") if asked in names or not at else (name, version)

@@ -89,6 +89,18 @@ def test_two_versions_of_the_same_weights_share_the_calls_for_them() -> None:
     assert {id(versions.find("it", "ab", query)) for query in QUERIES[:50]} == {id(old), id(new)}
 
 
+def test_a_call_may_ask_for_a_version_by_its_role() -> None:
+    old, new = Ranker("it", "ab12"), Ranker("it", "ab12")
+    versions = loaded(old)
+    assert versions.find("it", "serving") is cast(Scorer, old)
+    with pytest.raises(NotFound, match=r"no loaded version begins with 'canary'; .* it are: ab12$"):
+        versions.find("it", "canary")
+    for share in (0.0, 1.0):
+        versions.begin_canary(canary(new, share))
+        assert versions.find("it", "canary") is versions.find("", "canary") is cast(Scorer, new)
+        assert versions.find("it", "serving") is cast(Scorer, old)
+
+
 def test_a_canary_that_serves_or_ends_frees_the_other_after_its_last_call() -> None:
     old, new = Ranker("it", "1"), Ranker("it", "2")
     versions = loaded(old)

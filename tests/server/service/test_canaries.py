@@ -118,6 +118,16 @@ async def test_a_caller_asks_for_a_version(tiny_rankers: dict[str, Path]) -> Non
         with pytest.raises(NotFound, match="ranker it has no canary"):
             await rankers.promote("it")
 
+        # Versions that differ in their settings alone have one hash.
+        await rankers.begin_canary("it", RankerConfig(str(tiny_rankers["maxp"]), precision="bf16"), 0.0)
+        scores = {
+            asked: [each.score for each in (await served.ask(ranker=asked)).results]
+            for asked in ("it", "it@serving", "it@canary", "@canary")
+        }
+        assert scores["it"] == scores["it@serving"] != scores["it@canary"] == scores["@canary"]
+        by_canary = {"ranker": "it", "role": "canary", "code": "OK"}
+        await until(lambda: served.metric("version_requests_total", **by_canary) == 5)
+
 
 async def test_a_new_version_that_ranks_otherwise_or_slower_goes_back(tiny_rankers: dict[str, Path]) -> None:
     async with serving(configured({"it": tiny_rankers["maxp"]})) as served:
