@@ -52,7 +52,7 @@ def add_admin_flags(name: str, parser: argparse.ArgumentParser) -> None:
         add("--set KEY=VALUE", "a key of the ranker's entry, such as precision=bf16", repeated=True)
     if name == "canary":
         add("--share S", "share of the calls, from 0 to 1", float)
-        add("--stop", "give all calls to the version that serves, and free the canary")
+        add("--stop", "give all calls to the version that serves, and free the canary, also during a trial")
     if name in ("swap", "canary"):
         meaning = 'recorded queries for a trial, one {"query": …, "documents": […]} per line'
         add("--recorded JSONL", meaning, Path)

@@ -1,7 +1,7 @@
 """Holds a new version of a ranker to recorded queries: whether it ranks like the old one, and as fast."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
@@ -77,12 +77,17 @@ class _Answers:
 
 
 async def compare(
-    engine: Engine, limits: LimitsConfig, old: Scorer, new: Scorer, recorded: Sequence[RecordedQuery]
+    engine: Engine,
+    limits: LimitsConfig,
+    old: Scorer,
+    new: Scorer,
+    recorded: Sequence[RecordedQuery],
+    is_stopped: Callable[[], bool],
 ) -> Comparison:
     """Ask both versions the recorded queries, one call at a time, while callers are served.
 
     The calls have batch priority: waiting callers go first.
-    Raises: FailedPrecondition naming the query if a version cannot answer it.
+    Raises: FailedPrecondition naming the query if a version cannot answer it, or if the trial is stopped.
     """
     answers = {id(each): _Answers() for each in (old, new)}
     for turn in range(ROUNDS):
@@ -95,6 +100,8 @@ async def compare(
                     raise FailedPrecondition(
                         f"recorded[{number}]: version {scorer.version} does not answer it: {error.message}"
                     ) from None
+                if is_stopped():
+                    raise FailedPrecondition("the trial was stopped before its end")
                 if turn:
                     answers[id(scorer)].seconds.append(seconds)
                 else:

@@ -93,6 +93,9 @@ class Rankers:
         self._budget = MemoryBudget(config.limits.max_ranker_bytes, engine.versions)
         self._metrics, self._endpoints, self._show_names = metrics, endpoints, show_names
         self._changing = asyncio.Lock()
+        # The ranker whose new version is on trial. A trial lasts long and holds the lock, so a change that
+        # ends it empties this before it waits for the lock.
+        self._on_trial = ""
         self._versions.on_free.append(self._freed)
         for scorer in engine.rankers.values():
             show_ranker(metrics, scorer, endpoints)
@@ -137,12 +140,13 @@ class Rankers:
     async def reload(self, wanted: Mapping[str, RankerConfig]) -> None:
         """Return to the configuration: replace each ranker whose entry or files differ, one after the other.
 
-        Canaries end. New rankers are loaded, and then those that the configuration lacks are removed. A
-        ranker that cannot be loaded or removed stays as it is. If there is no room for one, none is added or
-        removed.
+        Canaries and a trial end. New rankers are loaded, and then those that the configuration lacks are
+        removed. A ranker that cannot be loaded or removed stays as it is. If there is no room for one, none
+        is added or removed.
         Raises: ConfigError with the problems of all of them.
         """
         problems: list[str] = []
+        self._on_trial = ""
         async with self._changing:
             for name in list(self._canaries_from):
                 self._end_canary(name)
@@ -234,8 +238,16 @@ class Rankers:
             self._promote(name)
 
     async def end_canary(self, name: str) -> None:
-        """Give all further calls to the version that serves. Raises: NotFound if there is no canary."""
+        """Give all further calls to the version that serves, and stop a trial that another one has.
+
+        Raises: NotFound if there is no canary.
+        """
+        is_on_trial = self._on_trial == name
+        if is_on_trial:
+            self._on_trial = ""
         async with self._changing:
+            if is_on_trial:  # the version has gone with its trial
+                return
             self._check_canary(name)
             self._end_canary(name)
 
@@ -315,13 +327,17 @@ class Rankers:
         found = None
         try:
             if trial is not None:
-                old = self._versions.rankers[name]
-                found = await compare(self._engine, self._limits, old, scorer, trial.recorded)
+                self._on_trial, old = name, self._versions.rankers[name]
+                found = await compare(
+                    self._engine, self._limits, old, scorer, trial.recorded, lambda: self._on_trial != name
+                )
                 show_comparison(self._metrics, name, found.tau, found.latency_ratio)
                 trial.check(found)
         except BaseException:
             self._end_canary(name)
             raise
+        finally:
+            self._on_trial = ""
         self._change_share(name, share)
         return found
 

@@ -158,6 +158,30 @@ async def test_a_new_version_that_ranks_otherwise_or_slower_goes_back(tiny_ranke
             await rankers.swap("it", entry(tiny_rankers["maxp"]), Trial([RecordedQuery("", ("a", "b"))]))
 
 
+async def test_a_trial_that_runs_is_stopped(tiny_rankers: dict[str, Path]) -> None:
+    config = configured({"it": tiny_rankers["maxp"]})
+    async with serving(config) as served:
+        rankers, versions = served.replica.rankers, served.replica.engine.versions
+        before = (await served.ask()).ranker.version
+        endless = Trial(RECORDED * 100_000, min_tau=-1.0, max_latency_ratio=1000.0)
+        new = entry(tiny_rankers["firstp"])
+        for begin, stop in (
+            (partial(rankers.begin_canary, share=0.5), partial(rankers.end_canary, "it")),
+            (rankers.swap, partial(rankers.end_canary, "it")),
+            (rankers.swap, partial(rankers.reload, config.rankers)),
+        ):
+            change = asyncio.ensure_future(begin("it", new, trial=endless))
+            await until(lambda: "it" in versions.canaries)
+            async with asyncio.timeout(60):
+                await stop()
+                with pytest.raises(FailedPrecondition, match="the trial was stopped before its end"):
+                    await change
+            assert not versions.canaries
+            assert (await served.ask()).ranker.version == before
+        with pytest.raises(NotFound, match="ranker it has no canary"):
+            await rankers.end_canary("it")
+
+
 async def test_rankers_come_and_go_by_name_and_a_reload_returns_to_the_configuration(
     tiny_rankers: dict[str, Path],
 ) -> None:
