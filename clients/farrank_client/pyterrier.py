@@ -82,13 +82,14 @@ class FarrankSearch(pt.Transformer):
         """Find the documents of each query of a frame of topics."""
         if absent := [name for name in ("qid", "query") if name not in frame.columns]:
             raise KeyError(f"FarrankSearch: the topics have no column {', '.join(map(repr, absent))}")
+        texts = ["text"] if self._options.get("return_texts") else []
+        columns = dict.fromkeys([*frame.columns, "docno", *texts, *_RANKING])
         rows: list[Mapping[str, Any]] = []
         for topic in frame.to_dict(orient="records"):
             ranking = self._client.search_and_rerank(
                 topic["query"], index=self._index, k=self._k, **self._options
             )
             for place, (result, score) in enumerate(zip(ranking.results, ranking.run_scores(), strict=True)):
-                texts = {} if result.text is None else {"text": result.text}
-                rank = pt.model.FIRST_RANK + place
-                rows.append({**topic, "docno": result.id, **texts, "score": score, "rank": rank})
-        return pd.DataFrame(rows, columns=None if rows else [*frame.columns, "docno", *_RANKING])
+                found = {"docno": result.id, **dict.fromkeys(texts, result.text)}
+                rows.append({**topic, **found, "score": score, "rank": pt.model.FIRST_RANK + place})
+        return pd.DataFrame(rows, columns=[*columns]).astype({"score": "float64", "rank": "int64"})

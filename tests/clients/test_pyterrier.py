@@ -128,9 +128,20 @@ def test_a_search_is_a_retriever(client: Client) -> None:
     assert set(found.columns) == {"qid", "query", "mine", "docno", "text", "score", "rank"}
     assert (found["text"] == found["docno"].map(TEXTS)).all()
     assert found.groupby("qid").size().max() == 2
-    nothing = FarrankSearch(client).transform(pd.DataFrame([("q", "zzz")], columns=["qid", "query"]))
-    assert list(nothing.columns) == ["qid", "query", "docno", "score", "rank"]
+
+
+@pytest.mark.parametrize("return_texts", [False, True])
+def test_a_search_that_finds_nothing_has_the_same_columns(client: Client, return_texts: bool) -> None:
+    search = FarrankSearch(client, return_texts=return_texts)
+    nothing = search.transform(pd.DataFrame([("q", "zzz", 1.0)], columns=["qid", "query", "score"]))
+    found = search.transform(TOPICS.assign(score=1.0))
     assert not len(nothing)
+    assert len(found)
+    assert list(nothing.columns) == list(found.columns)
+    assert list(nothing.dtypes[["score", "rank"]]) == list(found.dtypes[["score", "rank"]])
+    if return_texts:
+        reranked = (search >> FarrankReranker(client)).transform(TOPICS.head(1).assign(query="zzz"))
+        assert set(reranked.columns) == {"qid", "query", "docno", "text", "score", "rank"}
 
 
 def test_adaptive_depth_keeps_its_order(client: Client) -> None:
