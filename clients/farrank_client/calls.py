@@ -5,14 +5,16 @@ Both clients build their calls here; they differ only in how they send them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
 from farrank.v1 import rerank_pb2 as pb
 from farrank_client.catalog import Catalog
-from farrank_client.errors import Unavailable
+from farrank_client.errors import InvalidArgument, Unavailable
 from farrank_client.ranking import Priority, Ranking, ScoreScale
 
 Response = TypeVar("Response", bound=Message)
@@ -102,7 +104,8 @@ class UnaryCall(Generic[Response, Answer]):
 def rerank(query: str, documents: Documents, options: RerankOptions) -> UnaryCall[pb.RerankResponse, Ranking]:
     """Rerank the caller's documents.
 
-    Raises: TypeError, naming the position, for a value that is not a document.
+    Raises: TypeError, naming the position, for a value that is not a document; InvalidArgument for a number
+    that its field cannot hold.
     """
     request = pb.RerankRequest(
         query=query, documents=documents_to_pb(documents), options=_options_to_pb(options)
@@ -113,7 +116,11 @@ def rerank(query: str, documents: Documents, options: RerankOptions) -> UnaryCal
 def search_and_rerank(
     query: str, index: str | None, k: int | None, options: RerankOptions
 ) -> UnaryCall[pb.SearchAndRerankResponse, Ranking]:
-    """Rerank the documents that an index of the server finds."""
+    """Rerank the documents that an index of the server finds.
+
+    Raises: InvalidArgument for a number that its field cannot hold.
+    """
+    _check_numbers(pb.SearchAndRerankRequest, "", {"k": k})
     request = pb.SearchAndRerankRequest(query=query, index=index, k=k, options=_options_to_pb(options))
     return UnaryCall(f"/{SERVICE}/SearchAndRerank", request, pb.SearchAndRerankResponse, Ranking.from_pb)
 
@@ -126,7 +133,7 @@ LIST_RANKERS = UnaryCall(
 def _options_to_pb(options: RerankOptions) -> pb.RerankOptions:
     """Put the options on the wire; None leaves a field to the server's default.
 
-    Raises: TypeError for an unknown option or depth; ValueError if a budget is beyond its type.
+    Raises: TypeError for an unknown option or depth; InvalidArgument for a number that its field cannot hold.
     """
     known = RerankOptions.__annotations__
     if unknown := [name for name in options if name not in known]:
@@ -142,6 +149,7 @@ def _options_to_pb(options: RerankOptions) -> pb.RerankOptions:
         if evidence not in _EVIDENCE:
             raise TypeError(f"evidence: must be 'chunks' or 'sentences'; it is {evidence!r:.100}")
         values["evidence"] = _EVIDENCE[evidence]
+    _check_numbers(pb.RerankOptions, "options.", values)
     return pb.RerankOptions(**values)
 
 
@@ -155,9 +163,31 @@ def _depth_to_pb(depth: object) -> pb.Depth:
         case "adaptive":
             return pb.Depth(mode=pb.DEPTH_MODE_ADAPTIVE)
         case AdaptiveDepth():
-            return pb.Depth(mode=pb.DEPTH_MODE_ADAPTIVE, **asdict(depth))
+            budget = asdict(depth)
+            _check_numbers(pb.Depth, "options.depth.", budget)
+            return pb.Depth(mode=pb.DEPTH_MODE_ADAPTIVE, **budget)
         case _:
             raise TypeError(f"depth: must be 'all', 'adaptive' or an AdaptiveDepth; it is {depth!r:.100}")
+
+
+# The least and the greatest number of each type of field.
+_HELD = {FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1), FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1)}
+
+
+def _check_numbers(kind: type[Message], where: str, values: Mapping[str, Any]) -> None:
+    """Check the numbers of a message, which the server cannot do: they would not reach it.
+
+    Raises: InvalidArgument for one that its field cannot hold.
+    """
+    for name, value in values.items():
+        held = _HELD.get(kind.DESCRIPTOR.fields_by_name[name].type)
+        if held is None or not isinstance(value, Integral):
+            continue
+        number, (least, most) = int(value), held
+        if number > most:
+            raise InvalidArgument(f"{where}{name}: is {number}; it must be at most {most}")
+        if number < least:
+            raise InvalidArgument(f"{where}{name}: is {number}; it must be at least {least}")
 
 
 def documents_to_pb(documents: Documents) -> list[pb.Document]:

@@ -16,6 +16,7 @@ from farrank_client import (
     Evidence,
     FirstStageScore,
     IndexInfo,
+    InvalidArgument,
     Limits,
     Parity,
     Passage,
@@ -74,6 +75,33 @@ def test_evidence_is_asked_for_by_its_name(call: Caller, scripted: ScriptedServe
     )
     with pytest.raises(TypeError, match="evidence: must be 'chunks' or 'sentences'; it is 'words'"):
         call(scripted.target, lambda client: client.rerank("q", ["text"], evidence="words"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 2**31}, "k: is 2147483648; it must be at most 2147483647"),
+        ({"top_n": 2**31}, "options.top_n: is 2147483648; it must be at most 2147483647"),
+        ({"max_chunks": -(2**40)}, "options.max_chunks: is -1099511627776; it must be at least -2147483648"),
+        (
+            {"evidence_documents": 2**31},
+            "options.evidence_documents: is 2147483648; it must be at most 2147483647",
+        ),
+        ({"context_tokens": 2**31}, "options.context_tokens: is 2147483648; it must be at most 2147483647"),
+        ({"depth": AdaptiveDepth(tokens=-1)}, "options.depth.tokens: is -1; it must be at least 0"),
+        (
+            {"depth": AdaptiveDepth(milliseconds=2**32)},
+            "options.depth.milliseconds: is 4294967296; it must be at most 4294967295",
+        ),
+    ],
+)
+def test_a_number_beyond_its_field_is_named_with_its_limits(
+    call: Caller, scripted: ScriptedServer, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        call(scripted.target, lambda client: client.search_and_rerank("q", **options))
+    assert raised.value.message == message
+    assert not scripted.requests
 
 
 def test_omitted_options_are_left_to_the_server(call: Caller, scripted: ScriptedServer) -> None:
