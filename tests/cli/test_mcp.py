@@ -152,11 +152,28 @@ async def test_a_model_reads_why_a_call_failed(server: SpawnedServer) -> None:
         assert "INVALID_ARGUMENT" in message(await call("search_and_rerank", {"query": " "}))
         assert "top_n" in message(await call("search_and_rerank", {"query": "river", "top_n": 0}))
         assert "has no documents[0] 'nobody'" in message(await call("read_passage", {"document": "nobody"}))
+        assert "k: is 2147483648; it must be at most 2147483647 [INVALID_ARGUMENT]" in message(
+            await call("search_and_rerank", {"query": "river", "k": 2**31})
+        )
         beyond = {"document": "bread", "start": 10**6}
         assert "start: is 1000000; the document has" in message(await call("read_passage", beyond))
         assert "end: is 1;" in message(
             await call("read_passage", {"document": "bread", "start": 5, "end": 1})
         )
+
+
+@pytest.mark.parametrize("over", [over_stdio, over_http])
+async def test_only_the_server_limits_documents(server: SpawnedServer, over: Any) -> None:
+    async with over(server) as agent:
+
+        def ranked(megabytes: int) -> Any:
+            # Blanks are no tokens, so that nothing takes long.
+            documents = [{"id": "long", "text": "rivers" + " " * (megabytes * 2**20)}]
+            return agent.call_tool("rerank", {"query": "river", "documents": documents})
+
+        (found,) = content(await ranked(6))["documents"]
+        assert found["characters"] > 6 * 2**20
+        assert "max_document_bytes 16777216 allows" in message(await ranked(17))
 
 
 async def test_a_server_that_is_not_there_is_a_message(server: SpawnedServer) -> None:

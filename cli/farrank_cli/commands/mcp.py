@@ -14,6 +14,9 @@ from farrank_client import AsyncClient
 
 # Agents that run elsewhere reach it through a proxy that checks who they are.
 HOST = "127.0.0.1"
+# A request of the server's usual `max_request_bytes`, 24 MiB, takes up to three times that in JSON, whose
+# clients may write \uXXXX. The SDK's own limit is 4 MiB, and its refusal names none.
+MAX_BODY_BYTES = 72 * 2**20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,5 +43,9 @@ async def _serve(args: argparse.Namespace) -> None:
             await server.run_stdio_async()
         else:
             await server.run_streamable_http_async(
-                host=HOST, port=args.http_port, stateless_http=True, json_response=True
+                host=HOST,
+                port=args.http_port,
+                stateless_http=True,
+                json_response=True,
+                max_request_body_size=MAX_BODY_BYTES,
             )
