@@ -189,10 +189,14 @@ def rerank_in_bulk(args: argparse.Namespace, options: RerankOptions) -> int:
                 asked=digests(candidates, queries),
             )
             with unfinished, sigterm_interrupts():
-                before, began_s = len(unfinished.finished), time.monotonic()
-                progress.begin("queries reranked", len(candidates), done=before)
+                before, began_s = set(unfinished.finished), time.monotonic()
+                progress.begin("queries reranked", len(candidates), done=len(before))
+
+                def done(count: int, steady: bool) -> None:
+                    progress(count, timed=steady)
+
                 try:
-                    rerank_run(reranker, candidates, queries, document_of, unfinished, options, progress)
+                    rerank_run(reranker, candidates, queries, document_of, unfinished, options, done)
                     run = unfinished.publish(candidates, args.tag)
                 except QueryFailed as failure:
                     raise CommandError(f"{args.run or args.pool}: {failure}", REFUSED) from failure
@@ -201,7 +205,7 @@ def rerank_in_bulk(args: argparse.Namespace, options: RerankOptions) -> int:
                     if unfinished.partial.exists() and unfinished.finished:
                         kept = f"{len(unfinished.finished):,} of {len(candidates):,} queries are kept"
                         print(f"{unfinished.partial}: {kept}; continue with --resume", file=sys.stderr)
-    documents = sum(len(run[query_id]) for query_id in list(run)[before:])
+    documents = sum(len(ranked) for query_id, ranked in run.items() if query_id not in before)
     seconds = time.monotonic() - began_s
     print(
         f"{args.out}: {counted(len(run), 'query').replace('querys', 'queries')}, "

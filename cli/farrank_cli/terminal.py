@@ -56,13 +56,13 @@ class Progress:
         self._what, self._total, self._done, self._lasts_s = what, total, done, lasts_s
         self._began_s = self._shown_s = self._clock_s()
 
-    def __call__(self, count: int, note: str = "") -> None:
-        """Show the count so far and a note."""
+    def __call__(self, count: int, note: str = "", *, timed: bool = True) -> None:
+        """Show the count so far, a note, and the time left if it is `timed`: if the rate so far tells it."""
         now_s = self._clock_s()
         if now_s - self._shown_s < self._every_s:
             return
         self._shown_s = now_s
-        line = self._line(count, note, now_s - self._began_s)
+        line = self._line(count, note, now_s - self._began_s, timed)
         self._stream.write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")
         self._stream.flush()
 
@@ -72,12 +72,12 @@ class Progress:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
-    def _line(self, count: int, note: str, passed_s: float) -> str:
+    def _line(self, count: int, note: str, passed_s: float, timed: bool) -> str:
         of = "" if self._total is None else f" of {self._total:,}"
         parts = [f"{count:,}{of} {self._what}"]
         if self._lasts_s is not None:
             parts.append(time_left(self._lasts_s - passed_s))
-        elif self._total and count > self._done:
+        elif timed and self._total and count > self._done:
             parts.append(time_left(passed_s / (count - self._done) * (self._total - count)))
         line = ", ".join([*parts, note] if note else parts)
         if self._total is None or not self._on_terminal:

@@ -1,11 +1,11 @@
 """Reranking whole TREC runs in this process."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from farrank_client import FarrankError
+from farrank_client import FarrankError, Ranking
 from farrank_client.calls import Document, DocumentLike, RerankOptions
-from farrank_local.reranker import Reranker
+from farrank_local.reranker import Reranker, as_finished
 from farrank_trec import Run, rank
 from farrank_trec.unfinished_run import UnfinishedRun, asked_of
 
@@ -47,24 +47,32 @@ def rerank_run(
     document_of: DocumentOf,
     unfinished: UnfinishedRun,
     options: RerankOptions,
-    done: Callable[[int], None],
+    done: Callable[[int, bool], None],
 ) -> None:
-    """Rerank the queries of the candidates that are not finished; `done` gets the number of finished ones.
+    """Rerank the queries of the candidates that are not finished, and keep each when it has finished.
 
-    Raises: QueryFailed at the first query that fails, after the earlier ones are kept; the errors of
-        `document_of` and of the run.
+    `done` gets the number of finished ones, and whether their speed is that of the run. It is not until as
+    many have finished as were begun before the first did: they finish late, and perhaps all at once.
+    Raises: QueryFailed at the first failure, which drops the queries in flight; InvalidArgument for an option
+        that cannot be sent; the errors of `document_of` and of the run.
     """
     waiting = [query_id for query_id in candidates if query_id not in unfinished.finished]
+    begun = 0
 
-    def documents_of(query_id: str) -> Sequence[DocumentLike]:
-        return [document_of(each.doc_id) for each in candidates[query_id]]
+    def asked() -> Iterator[tuple[str, Sequence[DocumentLike]]]:
+        nonlocal begun
+        for query_id in waiting:
+            begun += 1
+            yield queries[query_id], [document_of(each.doc_id) for each in candidates[query_id]]
 
-    rankings = reranker.rank_all(((queries[each], documents_of(each)) for each in waiting), **options)
-    for query_id in waiting:
+    begun_first = 0
+    for ended, (number, answer) in enumerate(as_finished(reranker, asked(), options), 1):
+        query_id = waiting[number]
         try:
-            ranking = next(rankings)
+            ranking = Ranking.from_pb(answer.result())
         except FarrankError as error:
             raise QueryFailed(query_id, error) from error
         doc_ids = (each.id for each in ranking.results)
         unfinished.add(query_id, rank(query_id, zip(doc_ids, ranking.run_scores(), strict=True)))
-        done(len(unfinished.finished))
+        begun_first = begun_first or begun
+        done(len(unfinished.finished), ended >= begun_first)

@@ -2,12 +2,14 @@
 
 import operator
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
+from farrank.v1 import rerank_pb2 as pb
 from farrank_client import Client, Ranking
 from farrank_client.calls import Documents, RerankOptions, rerank
 from farrank_first_stage.bm25 import Bm25Config
@@ -94,28 +96,57 @@ class Reranker(Client):
     def _rank_all(
         self, queries: Iterable[tuple[str, Documents]], options: RerankOptions
     ) -> Iterator[Ranking]:
-        pending: deque[Any] = deque()
-        waiting = 0
-        try:
-            for query, documents in queries:
-                call = rerank(query, documents, options)
-                begun = self._local.submit(
-                    call.method, call.request, call.response_type, timeout_s=_FOREVER_S
-                )
-                pending.append((call, begun, len(documents)))
-                waiting += len(documents)
-                while len(pending) > _MOST_CALLS or (
-                    len(pending) > _LEAST_CALLS and waiting > DOCUMENTS_IN_FLIGHT
-                ):
-                    done, future, count = pending.popleft()
-                    waiting -= count
-                    yield done.read(future.result())
-            while pending:
-                done, future, _ = pending.popleft()
-                yield done.read(future.result())
-        finally:
-            for _, future, _ in pending:
-                future.cancel()
+        finished: dict[int, Future[pb.RerankResponse]] = {}
+        place = 0
+        with closing(as_finished(self, queries, options)) as answers:
+            for number, answer in answers:
+                finished[number] = answer
+                while place in finished:
+                    yield Ranking.from_pb(finished.pop(place).result())
+                    place += 1
+
+
+def as_finished(
+    reranker: Reranker, queries: Iterable[tuple[str, Documents]], options: RerankOptions
+) -> Generator[tuple[int, Future[pb.RerankResponse]], None, None]:
+    """Rank documents for many queries; yields the number and the answer of each query when it has finished.
+
+    A query that fails has its error as its answer.
+    Raises: TypeError or InvalidArgument for a document or an option that cannot be sent.
+    """
+    begun: dict[Future[pb.RerankResponse], _Begun] = {}
+    try:
+        for number, (query, documents) in enumerate(queries):
+            call = rerank(query, documents, options)
+            answer = reranker._local.submit(
+                call.method, call.request, call.response_type, timeout_s=_FOREVER_S
+            )
+            begun[answer] = _Begun(number, len(documents))
+            while _are_enough(begun.values()):
+                yield from _ended(begun)
+        while begun:
+            yield from _ended(begun)
+    finally:
+        for each in begun:
+            each.cancel()
+
+
+class _Begun(NamedTuple):
+    number: int
+    documents: int
+
+
+def _are_enough(begun: Collection[_Begun]) -> bool:
+    documents = sum(each.documents for each in begun)
+    return len(begun) > _MOST_CALLS or (len(begun) > _LEAST_CALLS and documents > DOCUMENTS_IN_FLIGHT)
+
+
+def _ended(
+    begun: dict[Future[pb.RerankResponse], _Begun],
+) -> Iterator[tuple[int, Future[pb.RerankResponse]]]:
+    """Wait until a call ends; yields those that have, and takes them out."""
+    for each in wait(begun, return_when=FIRST_COMPLETED).done:
+        yield begun.pop(each).number, each
 
 
 def _shown(rankings: Iterator[Ranking], queries: int) -> Iterator[Ranking]:

@@ -76,6 +76,16 @@ def test_resumed_work_does_not_count_for_the_speed() -> None:
     assert stream.getvalue() == "500 of 1,000 steps\n600 of 1,000 steps, 4 min left\n"
 
 
+def test_a_rate_that_tells_nothing_yet_gives_no_time() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress("queries", 48, stream=stream, clock_s=clock)
+
+    for clock.now_s, count in ((30.0, 1), (60.0, 40)):
+        progress(count, timed=count > 32)
+
+    assert stream.getvalue() == "1 of 48 queries\n40 of 48 queries, 12 s left\n"
+
+
 def test_work_of_a_known_duration_needs_no_count() -> None:
     stream, clock = io.StringIO(), Clock()
     progress = Progress("calls", lasts_s=25, stream=stream, clock_s=clock)

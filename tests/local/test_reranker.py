@@ -17,8 +17,11 @@ import pytest
 import farrank
 from farrank import Client, InvalidArgument, NotFound, Reranker, Unavailable
 from farrank_cli.spawn import spawned_server
+from farrank_local.bulk import rerank_run
 from farrank_local.reranker import DOCUMENTS_IN_FLIGHT
 from farrank_settings.errors import ConfigError
+from farrank_trec import rank
+from farrank_trec.unfinished_run import UnfinishedRun
 
 QUERY = "where does the river rise"
 DOCUMENTS = {
@@ -138,6 +141,28 @@ def test_a_query_that_fails_fails_at_its_place(reranker: Reranker) -> None:
     assert next(rankings).results
     with pytest.raises(InvalidArgument, match="query: is empty"):
         next(rankings)
+
+
+def test_a_run_keeps_each_query_when_it_has_finished(reranker: Reranker, tmp_path: Path) -> None:
+    queries = {"long": QUERY, "short": QUERY, "last": QUERY}
+    lengths = {"long": 40, "short": 1, "last": 1}
+    run = {
+        query_id: rank(query_id, ((f"{query_id}{number}", -float(number)) for number in range(length)))
+        for query_id, length in lengths.items()
+    }
+    seen: list[tuple[str, int, bool]] = []
+    with UnfinishedRun(tmp_path / "run", {}) as unfinished:
+
+        def done(count: int, steady: bool) -> None:
+            seen.append((list(unfinished.finished)[-1], count, steady))
+
+        def document_of(doc_id: str) -> tuple[str, str]:
+            return doc_id, DOCUMENTS["rivers" if doc_id.startswith("long") else "ships"]
+
+        rerank_run(reranker, run, queries, document_of, unfinished, {}, done)
+        assert [query_id for query_id, *_ in seen][-1] == "long"
+        assert [(count, steady) for _, count, steady in seen] == [(1, False), (2, False), (3, True)]
+        assert list(unfinished.publish(run, "tag")) == list(queries)
 
 
 def test_errors_are_the_clients(reranker: Reranker) -> None:
