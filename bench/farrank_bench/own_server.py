@@ -47,7 +47,7 @@ class OwnServer:
         """Let the server, a reranker in this process and the runtime alone take turns on the same pairs.
 
         The runtime alone gets pairs that were read before, all of them sorted by length, and has no document
-        to score: no server can be faster. A loop over a runtime reads the texts itself, in their order.
+        to score: it does less than a server. A loop over a runtime reads the texts itself, in their order.
         """
         inputs = encoder_inputs(self.reader, self.calls)
         alone, loop, served, local = "runtime alone", "loop over the runtime", "server", "in process"

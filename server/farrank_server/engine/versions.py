@@ -69,10 +69,10 @@ class Versions:
             why = f", {self.gone[name]}" if name in self.gone else ""
             raise NotFound(f"options.ranker: no ranker {name[:100]!r} here{why}; known are: {known}")
         found = of_name = self.of_name(name)
-        of_role: dict[str, Scorer] = dict(zip(get_args(Role), of_name, strict=False))
-        if version in of_role:
-            return of_role[version]
         if version:
+            of_role: dict[str, Scorer] = dict(zip(get_args(Role), of_name, strict=False))
+            if version in of_role:
+                return of_role[version]
             found = [each for each in of_name if each.version.startswith(version)]
             if len({each.version for each in found}) != 1:
                 count = f"{len(found)} loaded versions begin" if found else "no loaded version begins"
