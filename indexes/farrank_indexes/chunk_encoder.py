@@ -188,12 +188,13 @@ def encoding_store(
     spec = open_reader(source).spec
     if spec.maxsim is not None:
         encoder = TokenVectorEncoder(source, precision, max_document_tokens)
+        codec = codec or "int8"
         try:
-            fit(codec or "int8", np.zeros((1, encoder.width), np.float32))
+            fit(codec, np.zeros((1, encoder.width), np.float32))
         except ValueError as error:
             encoder.close()
             raise ConfigError(f"{source}: {error}; use another codec") from None
-        return TokenVectorsBuilder(encoder, codec or "int8")
+        return TokenVectorsBuilder(encoder, codec)
     if codec is not None:
         raise ConfigError(f"{source}: is of family {spec.family}; only token vectors have a codec")
     return EncodingsStoreBuilder(ChunkEncoder(source, precision, max_document_tokens))
