@@ -77,6 +77,11 @@ def longest_run(lengths: Sequence[int], anchor: int, max_tokens: int, max_paddin
         end = bisect_right(lengths, lengths[end], lo=end)
 
 
+# The bound of padding unless another is configured. A divided batch has less padding than its ratio says:
+# with OpenVINO's two parts, 1.2 gives 7% fewer batches, 0.3% more positions, and 1.6% more pairs per second.
+PADDING_RATIO, PADDING_RATIO_IN_PARTS = 1.08, 1.2
+
+
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
     """The bounds of a batch. See `config.BatchingConfig`.

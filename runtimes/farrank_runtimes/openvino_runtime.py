@@ -289,6 +289,7 @@ def open_encoder(
         queued=threads > 1,
         length_step=LENGTH_STEP,
         weight_bytes=graph_bytes(graph),
+        parts=min(2, threads),
     )
     whole = OpenVinoGraph(graph, float_type, threads, outputs=outputs)
     if threads == 1:

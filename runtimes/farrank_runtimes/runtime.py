@@ -79,7 +79,8 @@ class Capabilities:
     batch may mix lengths freely. `queued`: `encode` returns when a batch has only begun, and the next one may
     be queued. `max_kept_bytes`: the device's room for features of incomplete documents; None if the device is
     the host. `length_step`: padded batches have a multiple of it as length, so that there are fewer shapes.
-    `weight_bytes`: the weights' bytes, of an export those of its graph's files.
+    `weight_bytes`: the weights' bytes, of an export those of its graph's files. `parts`: the parts into which
+    a batch is divided by length; each is padded to its own longest input.
     """
 
     runtime: str
@@ -91,6 +92,7 @@ class Capabilities:
     max_kept_bytes: int | None = None
     length_step: int = 1
     weight_bytes: int = 0
+    parts: int = 1
 
 
 @dataclass(slots=True, eq=False)

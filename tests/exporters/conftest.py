@@ -91,3 +91,4 @@ def quantized_once(
 def any_tau(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accept every ranking, because a tiny untrained ranker's scores are mostly rounding."""
     monkeypatch.setattr(farrank_exporters.parity, "MIN_TAU", dict.fromkeys(MIN_TAU, -1.0))
+    monkeypatch.setattr(farrank_exporters.parity, "MIN_WORST_TAU", -1.0)

@@ -154,7 +154,8 @@ def test_batches_begun_behind_each_other_keep_their_features_and_share_the_time(
     inputs = [batch(rows, length, token) for rows, length, token in ((5, 64, 7), (1, 9, 8), (2, 33, 9))]
     wanted = [vectors(opened(graphs["maxp"]), each) for each in inputs]
     runtime = opened(graphs["maxp"], threads=2)
-    assert runtime.capabilities().queued
+    assert (runtime.capabilities().queued, runtime.capabilities().parts) == (True, 2)
+    assert opened(graphs["maxp"]).capabilities().parts == 1
     started_s = time.perf_counter()
     begun = [runtime.encode(each) for each in inputs]
     found = [stacked(each.rows()).vectors for each in begun]

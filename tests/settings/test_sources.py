@@ -240,7 +240,7 @@ def test_variables_of_others_are_left_alone() -> None:
         ),
         (
             from_flags(batching__max_padding_ratio=10**400),  # larger than any float
-            f"batching.max_padding_ratio: {10**400} is not allowed; it must be a number (",
+            f"batching.max_padding_ratio: {10**400} is not allowed; it must be a number or none (",
         ),
     ],
 )

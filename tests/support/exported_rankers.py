@@ -111,6 +111,8 @@ def export_into(folder: Path, rankers: Mapping[str, Path], families: Sequence[st
                 created_with={},
                 sources=checksums(source_files(artifact)),
                 checksums=checksums(export.iterdir()),
-                parity=(ExportParity("onnx", "cpu", "fp32", 2, 20, 3e-7, 1e-8, 0.5, 1.0, 1.0, 1.0, "none"),),
+                parity=(
+                    ExportParity("onnx", "cpu", "fp32", 2, 20, 3e-7, 1e-8, 0.5, 1.0, 1.0, 1.0, 1.0, "none"),
+                ),
             )
             (export / MANIFEST).write_text(manifest.to_json())

@@ -151,6 +151,6 @@ def _sentence(parity: ExportParity) -> str:
         f"{parity.runtime} on {parity.device} in {parity.computed_in}: {parity.queries} queries × "
         f"{parity.documents} documents, scores differ by {parity.max_difference:.2g} at most and "
         f"{parity.mean_difference:.2g} on average (spread {parity.spread:.2g}), "
-        f"Kendall's tau {parity.kendall_tau:.4f}, top-10 overlap {parity.top10_overlap:.3f}, "
-        f"own nDCG@10 {parity.ndcg10:.4f}; bound: {parity.bound}"
+        f"Kendall's tau {parity.kendall_tau:.4f} (worst query {parity.worst_tau:.4f}), "
+        f"top-10 overlap {parity.top10_overlap:.3f}, own nDCG@10 {parity.ndcg10:.4f}; bound: {parity.bound}"
     )

@@ -58,8 +58,9 @@ class ExportParity:
 
     `computed_in` is the precision that the runtime really used. Differences are absolute, on the scale of the
     scores, whose standard deviation within a query is `spread`; `kendall_tau` (tau-b), `top10_overlap` and
-    `ndcg10` are means over queries. nDCG@10 is judged by the ranker itself: its ten best documents have the
-    grades 10 to 1. `bound` is the bound that the export was compared with.
+    `ndcg10` are means over queries, and `worst_tau` is the lowest tau of one. nDCG@10 is judged by the ranker
+    itself: its ten best documents have the grades 10 to 1. `bound` is the bound that the export was compared
+    with.
     """
 
     runtime: str
@@ -71,6 +72,7 @@ class ExportParity:
     mean_difference: float
     spread: float
     kendall_tau: float
+    worst_tau: float
     top10_overlap: float
     ndcg10: float
     bound: str
@@ -80,7 +82,7 @@ class ExportParity:
         for name in ("queries", "documents", "max_difference", "mean_difference", "spread"):
             if getattr(self, name) < 0:
                 raise ExportError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        for name, least in (("kendall_tau", -1), ("top10_overlap", 0), ("ndcg10", 0)):
+        for name, least in (("kendall_tau", -1), ("worst_tau", -1), ("top10_overlap", 0), ("ndcg10", 0)):
             if not least <= getattr(self, name) <= 1:
                 raise ExportError(f"{name} is {getattr(self, name)}; it must be from {least} to 1")
 

@@ -376,6 +376,7 @@ class Engine:
         rounds = None
         if active.depth.is_adaptive:
             rounds = CallRounds(active, self._reservations, self.device)
+            active.round = self._loop.create_future()
         ended = None
         try:
             async with asyncio.timeout_at(call.deadline_s):
@@ -425,22 +426,20 @@ class Engine:
         """
         call, documents, until_s = rounds.call, None, None
         try:
-            while True:
-                call.round = self._loop.create_future()
-                has_next = True
-                # An event loop that runs late finds at once that a round is scored and that time is over.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(until_s):
-                        has_next = await self._tokenizers.next_round(rounds)
-                if documents is not None and not has_next:
-                    return documents, None
-                if not await call.round_ended(until_s) and documents is not None:
-                    return documents, rounds.ends_by
+            # The first round was submitted when all documents had been read.
+            while await call.round_ended(until_s) or documents is None:
                 documents, until_s = call.scored(), rounds.ends_s
                 if rounds.is_last:
                     return documents, None
                 if time.monotonic() >= until_s:
-                    return documents, rounds.ends_by
+                    break
+                call.round = self._loop.create_future()
+                # An event loop that runs late finds at once that a round is scored and that time is over.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(until_s):
+                        if not await self._tokenizers.next_round(rounds):
+                            return documents, None
+            return documents, rounds.ends_by
         except FarrankError as error:
             if documents is None:
                 raise

@@ -12,7 +12,15 @@ import numpy as np
 
 from farrank_indexes.stored_documents import Cut, Spans
 from farrank_rankers.depth.rounds import SHARED_OUT, Rounds, doubling
-from farrank_rankers.depth.selection import TermCounts, best_first, bm25, count_terms, with_prior
+from farrank_rankers.depth.selection import (
+    Floats,
+    Ints,
+    TermCounts,
+    best_first,
+    bm25,
+    count_terms,
+    with_prior,
+)
 from farrank_rankers.features import Features
 from farrank_rankers.reader import ChunkFramer
 from farrank_rankers.tokens import Chunk, IntArray, TokenizedText
@@ -34,6 +42,16 @@ def _reading_ends(call: ActiveCall) -> tuple[float, Ended]:
     its, budget_ms = call.call, call.depth.milliseconds
     ends = its.deadline_s - min(ANSWER_S, ANSWER_SHARE * (its.deadline_s - its.arrival_s)), Ended.DEADLINE
     return ends if budget_ms is None else min(ends, (its.arrival_s + budget_ms / 1000, Ended.BUDGET))
+
+
+def _first_chunks(call: ActiveCall) -> int:
+    """The chunks of each document that the first round reads, whatever they hold; 0 if its budget decides."""
+    depth, spec = call.depth, call.ranker.spec
+    if depth.tokens is not None or depth.milliseconds is not None:
+        return 0
+    first = spec.depth_plan.rounds[0].chunks if depth.chunks is None else max(1, int(depth.chunks))
+    most = spec.most_chunks(call.call.max_chunks)
+    return first if most is None else min(first, most)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,9 +77,10 @@ class CallRounds:
         self.call = call
         self.ends_s, self.ends_by = _reading_ends(call)
         self._reservations, self._device = reservations, device
-        self._read: list[tuple[ReadDocument, TermCounts, int]] = []
+        self._read_anyway = _first_chunks(call)
+        self._read: list[tuple[ReadDocument, TermCounts | None]] = []
         self._documents: Sequence[ReadDocument] = ()
-        self.selection_ns = 0
+        self._selection_ns: list[int] = []
         self._number = self._tokens = self._scored = 0
         # The last state of each document that may be read on, with its features.
         self._kept: dict[int, PendingDocument] = {}
@@ -71,45 +90,74 @@ class CallRounds:
         """Whether the round planned last is the last one."""
         return self._plan.is_last
 
+    @property
+    def selection_ns(self) -> int:
+        """The processor time in which chunks were ordered."""
+        return sum(self._selection_ns)
+
     def add(
         self, framer: ChunkFramer, index: int, read: TokenizedText, cut: Cut
     ) -> Generator[None, None, int]:
         """Add a document that was read, and return its number of chunks. Any thread may."""
         assert framer.query is not None, "only rankers of plan pair read in rounds"
         places, characters = framer.reader.places(read)
-        counted: list[TermCounts] = []
-        selection_ns = 0
-        for start in range(0, len(places), CHUNKS_AT_ONCE):
-            some = places[start : start + CHUNKS_AT_ONCE].tolist()
-            began_ns = time.thread_time_ns()
-            counted.append(count_terms(framer.query.ids, [read.ids[first:end] for first, end in some]))
-            selection_ns += time.thread_time_ns() - began_ns
-            yield
-        terms = TermCounts(*map(np.concatenate, zip(*counted, strict=True)))
         document = ReadDocument(index, read.ids, places, characters.astype(np.uint32), cut)
-        self._read.append((document, terms, selection_ns))
         self._framer = framer
+        terms = None
+        if len(places) > self._read_anyway:
+            terms = yield from self._count_terms(document)
+        self._read.append((document, terms))
         return len(places)
 
-    def rank(self) -> Generator[None, None, None]:
-        """Rank the chunks of all documents, and plan the rounds."""
-        call, depth, spec = self.call, self.call.depth, self.call.ranker.spec
+    def _count_terms(self, document: ReadDocument) -> Generator[None, None, TermCounts]:
+        query, ids = self._framer.query, document.ids
+        assert query is not None, "see `add`"
+        counted = []
+        for start in range(0, len(document.places), CHUNKS_AT_ONCE):
+            some = document.places[start : start + CHUNKS_AT_ONCE].tolist()
+            began_ns = time.thread_time_ns()
+            counted.append(count_terms(query.ids, [ids[first:end] for first, end in some]))
+            self._selection_ns.append(time.thread_time_ns() - began_ns)
+            yield
+        return TermCounts(*map(np.concatenate, zip(*counted, strict=True)))
+
+    def begin(self) -> Generator[None, None, None]:
+        """Rank the chunks of all documents, plan the rounds, and submit the first one."""
         self._read.sort(key=lambda each: each[0].index)
-        self._documents, terms, selection_ns = zip(*self._read, strict=True)
+        self._documents = [document for document, _ in self._read]
+        if any(len(each.places) > self._read_anyway for each in self._documents):
+            orders, best = yield from self._ranked()
+        else:
+            orders = [np.arange(len(each.places)) for each in self._documents]
+            best = np.zeros(len(orders))
         self._read.clear()
-        self.selection_ns = sum(selection_ns)
-        scores, orders = [], []
+        self._ranking: Sequence[int] = best_first(best).tolist()
+        self._readable = [len(order) for order in orders]
+        self._plan = self._planned(orders)
+        yield
+        yield from self.next()
+
+    def _ranked(self) -> Generator[None, None, tuple[list[Ints], Floats]]:
+        """Order the chunks of each document, best first, and give each document's best score."""
+        terms, scores, orders = [], [], []
+        for document, counted in self._read:
+            terms.append(counted or (yield from self._count_terms(document)))
         competing = bm25(terms)
         for _ in terms:
             began_ns = time.thread_time_ns()
             scores.append(next(competing))
-            self.selection_ns += time.thread_time_ns() - began_ns
+            self._selection_ns.append(time.thread_time_ns() - began_ns)
             yield
+        spec = self.call.ranker.spec
         scores = with_prior(scores, spec.depth_plan.prior)
-        most = spec.most_chunks(call.call.max_chunks)
+        most = spec.most_chunks(self.call.call.max_chunks)
         for each in scores:
             orders.append(best_first(each)[:most])
             yield
+        return orders, np.array([each.max() for each in scores])
+
+    def _planned(self, orders: Sequence[Ints]) -> Rounds:
+        call, depth, spec = self.call, self.call.depth, self.call.ranker.spec
         first = self._documents[0].chunk(0)
         framing = self._framer.inputs([first])[0].tokens - len(first)
         # Budgets replace the plan's rounds: each of theirs reads all documents, so that scores compare.
@@ -121,22 +169,18 @@ class CallRounds:
             if depth.chunks is not None:
                 rounds, budget = SHARED_OUT, depth.chunks * len(orders)
             self._unit, self._per_chunk = framing + spec.chunking.window, 1.0
+            return Rounds(orders, costs, rounds, budget)
+        costs = [
+            framing + np.diff(each.places)[order, 0].astype(np.int64)
+            for each, order in zip(self._documents, orders, strict=True)
+        ]
+        if depth.tokens is not None:
+            rounds, budget = SHARED_OUT, float(depth.tokens)
         else:
-            costs = [
-                framing + each.lengths[order].astype(np.int64)
-                for each, order in zip(terms, orders, strict=True)
-            ]
-            if depth.tokens is not None:
-                rounds, budget = SHARED_OUT, float(depth.tokens)
-            else:
-                budget = self._encodable_tokens()
-                rounds = doubling(spec.depth_plan.rounds[0].chunks, max(map(len, orders)))
-            self._unit, self._per_chunk = 1, float(np.concatenate(costs).mean())
-        yield
-        self._plan = Rounds(orders, costs, rounds, budget)
-        self._readable = [len(order) for order in orders]
-        best = np.array([each.max() for each in scores])
-        self._ranking: Sequence[int] = best_first(best).tolist()
+            budget = self._encodable_tokens()
+            rounds = doubling(spec.depth_plan.rounds[0].chunks, max(map(len, orders)))
+        self._unit, self._per_chunk = 1, float(np.concatenate(costs).mean())
+        return Rounds(orders, costs, rounds, budget)
 
     def next(self) -> Generator[None, None, bool]:
         """Plan the next round, and submit its inputs, some at a time. Returns whether there is one."""

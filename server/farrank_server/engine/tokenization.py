@@ -109,11 +109,12 @@ class TokenizerPool:
     async def prepare(self, call: ActiveCall, rounds: CallRounds | None = None) -> Tally:
         """Read, split and submit all documents of a call. Returns counts of what was read.
 
-        With `rounds`, documents are read whole, added to these and ranked there, and nothing is submitted.
+        With `rounds`, documents are read whole and added to these, and only the first round is submitted.
         Raises: InvalidArgument if the query holds no token, or a document has too many; ReadingStopped.
         """
         started_ns = time.perf_counter_ns()
-        slices = iter(list(_slices(call)))
+        slices = list(_slices(call))
+        waiting, in_one_turn = iter(slices), len(slices) == 1
         framer: list[ChunkFramer] = []
 
         def read(indices: Sequence[int]) -> Steps[Tally]:
@@ -122,24 +123,27 @@ class TokenizerPool:
                 tally += yield from self._read_whole(rounds, framer[0], indices)
             else:
                 tally += yield from self._read_slice(call, framer[0], indices)
+            if rounds is not None and in_one_turn:
+                yield from rounds.begin()
             yield from _read_texts(call.call, indices)
             return tally
 
         # The first slice includes the query. The other slices then run in parallel, a few at a time.
         account = call.call.account
-        total = await self._in_turns(account, read(next(slices)), call.reservation)
+        total = await self._in_turns(account, read(next(waiting)), call.reservation)
 
         async def read_on() -> None:
             nonlocal total
-            for indices in slices:
+            for indices in waiting:
                 tally = await self._in_turns(account, read(indices), call.reservation)
                 total += tally
 
-        if len(call.call.documents) > 1:
+        if not in_one_turn:
             # If one fails, the others must end first: their running turns hold the call's texts.
             await side_by_side([read_on] * self._threads)
+            if rounds is not None:
+                await self._in_turns(account, rounds.begin(), call.reservation)
         if rounds is not None:
-            await self._in_turns(account, rounds.rank(), call.reservation)
             total.selection_ns = rounds.selection_ns
         total.tokenization_ns = time.perf_counter_ns() - started_ns
         return total
@@ -152,7 +156,7 @@ class TokenizerPool:
         return [turn for turn in self._left_behind.pop(reservation, ()) if not turn.done()]
 
     async def next_round(self, rounds: CallRounds) -> bool:
-        """Plan the next round of a call and submit its inputs. Returns whether there is one."""
+        """Plan a further round of a call and submit its inputs. Returns whether there is one."""
         return await self._in_turns(rounds.call.call.account, rounds.next(), rounds.call.reservation)
 
     async def _in_turns(self, account: Account, steps: Steps[T], reservation: Reservation | None = None) -> T:

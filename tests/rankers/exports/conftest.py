@@ -20,7 +20,9 @@ GRAPHS = {
     "aggregator": Graph("aggregator.onnx", ("vectors", "chunk_mask"), ("scores", "chunk_scores")),
 }
 FILES = ("encoder.onnx", "encoder.xml", "aggregator.onnx")
-PARITY = ExportParity("onnx", "cpu", "fp32", 3, 30, 1e-7, 1e-8, 0.5, 1.0, 1.0, 1.0, "max_difference <= 1e-4")
+PARITY = ExportParity(
+    "onnx", "cpu", "fp32", 3, 30, 1e-7, 1e-8, 0.5, 1.0, 1.0, 1.0, 1.0, "max_difference <= 1e-4"
+)
 
 
 @pytest.fixture

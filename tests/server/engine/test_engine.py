@@ -28,7 +28,8 @@ from farrank_rankers.tokenizer import TextTokenizer
 from farrank_rankers.tokens import EncoderInput
 from farrank_runtimes import document_groups
 from farrank_runtimes.runtime import DeviceLost, OutOfMemory, Runtime
-from farrank_server.config.schema import DeviceConfig, RankerConfig, ServerConfig
+from farrank_runtimes.torch_runtime import TorchRuntime
+from farrank_server.config.schema import BatchingConfig, DeviceConfig, RankerConfig, ServerConfig
 from farrank_server.engine import engine as engine_module
 from farrank_server.engine.admission.estimates import Speed, Speeds
 from farrank_server.engine.call import ActiveCall, ExpectedDocument, RerankCall, text_documents
@@ -39,6 +40,7 @@ from farrank_server.engine.device.work_queue import Inbox, Message
 from farrank_server.engine.engine import Engine
 from farrank_server.engine.loaded.document_cache import DocumentCache
 from farrank_server.engine.loaded.loading import load_rankers
+from farrank_server.engine.loaded.ranker import LoadedRanker
 from farrank_server.metrics import Metrics
 from support.engine_bench import (
     POISON,
@@ -296,6 +298,27 @@ async def test_two_precisions_of_one_source_share_no_encoding(tiny_rankers: dict
         assert (await bench.rerank(ranker="half")).tally.cached_chunks == len(TEXTS)
     finally:
         engine.close()
+
+
+@pytest.mark.parametrize(
+    ("parts", "configured", "expected"), [(1, None, 1.08), (2, None, 1.2), (2, 1.5, 1.5)]
+)
+def test_batches_that_are_divided_by_length_may_have_more_padding(
+    tiny_rankers: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    parts: int,
+    configured: float | None,
+    expected: float,
+) -> None:
+    undivided = TorchRuntime.capabilities
+    monkeypatch.setattr(TorchRuntime, "capabilities", lambda own: replace(undivided(own), parts=parts))
+    config = ServerConfig(
+        rankers={"maxp": RankerConfig(str(tiny_rankers["maxp"]))},
+        batching=BatchingConfig(max_padding_ratio=configured),
+    )
+    (ranker,) = load_rankers(config, DocumentCache(0))
+    assert isinstance(ranker, LoadedRanker)
+    assert ranker.policy.max_padding_ratio == expected
 
 
 @pytest.mark.gpu

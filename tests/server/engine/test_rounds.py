@@ -17,10 +17,11 @@ import torch
 from farrank_calls.errors import DeadlineExceeded, InvalidArgument, Reason, Unavailable
 from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.depth.plan import DepthPlan, Round
+from farrank_rankers.depth.selection import TermCounts, count_terms
 from farrank_rankers.features import Features
 from farrank_rankers.files.open import open_ranker, open_reader
 from farrank_rankers.tokenizer import finished
-from farrank_rankers.tokens import EncoderInput
+from farrank_rankers.tokens import EncoderInput, IntArray
 from farrank_runtimes.runtime import DeviceLost, DocumentScores, OutOfMemory
 from farrank_server.config.schema import DepthConfig, RankerConfig, ServerConfig
 from farrank_server.engine.admission.reservations import CHUNKS
@@ -612,7 +613,7 @@ async def test_a_round_that_is_scored_before_its_plan_was_seen_to_end_is_the_ans
         async def seen_late(rounds: CallRounds) -> bool:
             planned[rounds] += 1
             has_next = await next_round(rounds)
-            if planned[rounds] == 2:
+            if planned[rounds] == 1:
                 await asyncio.Event().wait()
             return has_next
 
@@ -733,6 +734,32 @@ async def test_the_device_thread_neither_plans_nor_makes_inputs(
         assert (await bench.rerank(LONG, depth=ADAPTIVE)).rounds == 3
     assert threads
     assert "farrank-device" not in threads
+
+
+async def test_chunks_that_are_read_anyway_are_not_ranked(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+
+    def counting(query: IntArray, chunks: Sequence[IntArray]) -> TermCounts:
+        counted.append(len(chunks))
+        return count_terms(query, chunks)
+
+    monkeypatch.setattr("farrank_server.engine.rounds.count_terms", counting)
+    short = ("a short text", "neural ranking")
+    async with open_bench() as bench:
+        whole = await bench.rerank(short, depth=DepthConfig())
+        for depth in (ADAPTIVE, DepthConfig("adaptive", chunks=1.5)):
+            found = await bench.rerank(short, depth=depth)
+            assert [each.score for each in found.documents] == [each.score for each in whole.documents]
+            assert (found.rounds, found.tally.selection_ns) == (1, 0)
+        assert not counted
+        # Beside a long one they compete, and a budget in tokens may not suffice for them.
+        await bench.rerank((*short, LONG[9]), depth=ADAPTIVE)
+        assert sorted(counted)[:2] == [1, 1] != counted
+        counted.clear()
+        await bench.rerank(short, depth=DepthConfig("adaptive", tokens=6000))
+        assert counted == [1, 1]
 
 
 async def test_rankers_that_cannot_read_in_rounds_say_so(

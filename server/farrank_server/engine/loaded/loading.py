@@ -14,7 +14,7 @@ from farrank_rankers.files.answering_models import describe_prompt
 from farrank_rankers.files.model_files import ModelFiles, locate
 from farrank_rankers.files.open import open_reader
 from farrank_rankers.spec import RankerSpec
-from farrank_runtimes.batcher import BatchPolicy
+from farrank_runtimes.batcher import PADDING_RATIO, PADDING_RATIO_IN_PARTS, BatchPolicy
 from farrank_runtimes.choose import ServableRanker, open_ranker_runtime
 from farrank_runtimes.document_groups import gathered
 from farrank_runtimes.runtime import (
@@ -213,6 +213,7 @@ def _load(
         return fresh
 
     batching = config.batching
+    padding = batching.max_padding_ratio or (PADDING_RATIO if runs.parts == 1 else PADDING_RATIO_IN_PARTS)
     return LoadedRanker(
         name=name,
         version=version,
@@ -225,9 +226,7 @@ def _load(
         load=load,
         check_score=check_score,
         load_s=load_s,
-        policy=BatchPolicy(
-            max_batch_tokens, batching.max_padding_ratio, batching.window_batches, runs.packed
-        ),
+        policy=BatchPolicy(max_batch_tokens, padding, batching.window_batches, runs.packed),
         speeds=Speeds.measured(tokens_per_s),
         cache=cache if is_dual else None,
         probe=probe,
