@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from farrank_bench.against_peers import against_peers
-from farrank_bench.corpus_calls import call_of, make_calls
+from farrank_bench.corpus_calls import make_calls
 from farrank_bench.event_loops import admission_cost, event_loop_stall
 from farrank_bench.exporting import export_fast, write_cross_encoder
 from farrank_bench.fidelity import CANDIDATES, fidelity_of_exports
@@ -79,10 +79,9 @@ class Bench:
         with serving(folder) as server:
             calls = make_calls(ranker.reader, extent.calls, 4, 1)
             own = OwnServer(server, folder, runtime, ranker.reader, calls, 16, extent.repeats)
-            small = call_of(calls[0].query, [calls[0].texts[0][:200]])
             if not idle_only:
                 yield "Throughput", own.throughput
-            yield "Idle latency", partial(own.idle_latency, small, 200)
+            yield "Idle latency", own.idle_latency
             if not idle_only:
                 yield "Overload", partial(own.overload, extent.overload_s)
 
@@ -100,6 +99,7 @@ class Bench:
             raise PartlyFailed("no precision could be exported", rows)
         measure = partial(against_peers, made, rows, extent.pair_calls, extent.repeats, threads)
         yield "Exports against peers", partial(measure, self.given.cache, self.folder)
+        yield "Idle latency of an export", partial(idle_latency_of, made.artifact, threads)
         yield "Start", partial(start_to_healthy, made.artifact, threads, extent.repeats)
 
     def fidelity(self) -> Parts:

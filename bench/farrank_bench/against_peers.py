@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from farrank_bench.corpus_calls import call_of, encoder_inputs, make_calls
+from farrank_bench.corpus_calls import encoder_inputs, make_calls
 from farrank_bench.exporting import CrossEncoder, export_fast
 from farrank_bench.offline import RuntimeAlone, longest_first
-from farrank_bench.own_server import OwnServer
 from farrank_bench.peers import (
     PREDICT,
     VERSION,
@@ -38,7 +37,6 @@ CALLERS = 4
 # As in the section on throughput: enough calls to fill the server, repeated so that the last, partly filled
 # batches hardly count.
 MANY_CALLERS, TIMES = 16, 6
-SMALL_CALLS = 200
 FARRANK, ALONE, INFINITY = "Farrank", "its runtime alone", f"Infinity {VERSION}"
 LOADED = f"Farrank, {MANY_CALLERS} callers"
 
@@ -96,8 +94,6 @@ def against_peers(
         except ContenderFailed as error:
             absent = str(error)
         found = measure_rounds(contenders, rounds)
-        own = OwnServer(server, made.artifact, alone, reader, calls, MANY_CALLERS, rounds)
-        small = own.idle_latency(call_of(calls[0].query, [calls[0].texts[0][:200]]), SMALL_CALLS)
     if FARRANK in found.failed:
         raise ContenderFailed(f"Farrank itself: {found.failed[FARRANK]}")
     if absent:
@@ -108,7 +104,6 @@ def against_peers(
         Row("pairs in each round", f"{len(inputs)} of {lengths[0]} to {lengths[-1]} tokens"),
         Row("the server's runtime", served.runtime_reason),
         *speed_rows(found),
-        *small,
         *agreement_rows(found, made.ranker, calls, served.precision),
         *trained_agreement(scratch / "trained", calls, threads),
         *([Row("Infinity's environment", versions)] if versions else []),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farrank_bench import served as load
-from farrank_bench.corpus_calls import encoder_inputs
+from farrank_bench.corpus_calls import call_of, encoder_inputs, make_calls
 from farrank_bench.offline import Request, RuntimeAlone, longest_first, score
 from farrank_bench.report import Row, below
 from farrank_bench.rounds import ContenderFailed, PassResult, measure_rounds, whole
@@ -15,12 +15,15 @@ from farrank_cli.spawn import SpawnedServer
 from farrank_client import Client
 from farrank_loadtest.workloads import Call
 from farrank_local.reranker import Reranker
+from farrank_rankers.files.open import Overrides
 from farrank_rankers.reader import Reader
-from farrank_runtimes.runtime import Runtime
+from farrank_runtimes.choose import open_ranker_runtime
+from farrank_runtimes.runtime import Placement, Runtime
 from farrank_server.config.schema import DepthConfig
 
 WITHIN_S = 10.0
 OVER_ALONE = 0.95
+SMALL_CALLS, SMALL_CHARACTERS = 200, 200
 TOKENS = ("farrank_encoded_tokens_total", "farrank_padded_tokens_total")
 FAILURES = "farrank_batch_failures_total"
 # The statuses that an overloaded server may answer with.
@@ -102,17 +105,18 @@ class OwnServer:
             Row("server memory after the load, MiB", f"{memory_mib:.0f}", "below 1,500", memory_mib < 1500),
         ]
 
-    def idle_latency(self, call: Call, repeats: int) -> list[Row]:
+    def idle_latency(self) -> list[Row]:
         """Send one small call at a time. Report its latency, and the part of it outside the model.
 
         Three senders take turns, so that noise of the machine affects all: Farrank's client, which waits in a
         thread; the load generator, whose event loop takes time of its own; and the encoder alone.
         """
+        call = call_of(self.calls[0].query, [self.calls[0].texts[0][:SMALL_CHARACTERS]])
         inputs = encoder_inputs(self.reader, [call])
         alone = RuntimeAlone(self.runtime, inputs)
         load.answer_all(self.server.address, [call] * 10, 1)
         asked_s, generated_s, alone_s = [], [], []
-        in_a_row = repeats // 10
+        in_a_row = SMALL_CALLS // 10
         with Client(self.server.address) as client:
             for _ in range(10):
                 asked_s += [_asked(client, call) for _ in range(in_a_row)]
@@ -168,6 +172,15 @@ def _asked(client: Client, call: Call) -> tuple[float, float, float]:
     latency_s = time.perf_counter() - started_s
     model_s = (timings.inference_ns + timings.aggregation_ns) / 1e9
     return latency_s, model_s, latency_s - model_s
+
+
+def idle_latency_of(artifact: Path, threads: int) -> list[Row]:
+    """Measure the idle latency of an artifact's server with its fastest export."""
+    placement = Placement("cpu", threads)
+    alone = open_ranker_runtime(str(artifact), Overrides(), placement=placement)
+    calls = make_calls(alone.reader, 1, 1, seed=1, pairs=True)
+    with load.serving(artifact, "--device", "cpu", "--threads", str(threads)) as server:
+        return OwnServer(server, artifact, alone.runtime, alone.reader, calls, 1, 1).idle_latency()
 
 
 def start_to_healthy(artifact: Path, threads: int, starts: int) -> list[Row]:

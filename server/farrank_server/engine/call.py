@@ -8,8 +8,6 @@ from enum import StrEnum
 from operator import add, attrgetter
 from typing import NamedTuple
 
-import numpy as np
-
 from farrank_calls.fairness.fair_order import Account
 from farrank_calls.telemetry.call_record import NO_CALL, CallRecord
 from farrank_indexes.stored_documents import Cut, Spans, StoredTexts
@@ -330,9 +328,8 @@ class ActiveCall:
         waited, self.waiting_for_query = self.waiting_for_query, []
         return waited
 
-    def score(self, document: "PendingDocument", score: float, chunk_scores: Sequence[float]) -> bool:
+    def score(self, document: "PendingDocument", score: float, evidence: tuple[float, ...]) -> bool:
         """Store a document's score. Returns whether every document of the round has its score now."""
-        evidence = tuple(np.round(chunk_scores, SCORE_DECIMALS).tolist())
         score = round(score, SCORE_DECIMALS)
         before = self.results.get(document.index)
         if before is not None and self.ranker.spec.scores_grow:

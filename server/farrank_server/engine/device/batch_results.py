@@ -6,11 +6,15 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TypeVar
+
+import numpy as np
 
 from farrank_calls.errors import FailedPrecondition, FarrankError, Internal, Reason, ResourceExhausted
 from farrank_calls.telemetry.call_record import Facts, TracedBatch
 from farrank_indexes.stored_documents import EncodedDocument
+from farrank_rankers.aggregate import SCORE_DECIMALS
 from farrank_rankers.features import Features
 from farrank_runtimes.document_groups import gathered, kept
 from farrank_runtimes.maxsim import best_rows
@@ -241,7 +245,8 @@ class BatchResults:
             call.call.record.step(
                 "aggregate", ended_s - elapsed_ns / 1e9, ended_s, ranker=ranker.name, chunks=chunks
             )
-        scored = zip(ready, found.scores, found.chunk_scores, on_host, strict=True)
+        evidence = _rounded(found.chunk_scores)
+        scored = zip(ready, found.scores, evidence, on_host, strict=True)
         for document, score, chunk_scores, encoded in scored:
             call = document.call
             self._reservations.done(call.reservation, ranker.key, chunks=len(document.spans))
@@ -344,6 +349,13 @@ class BatchResults:
         except Exception as error:
             raise DeviceLost(f"it fails on every input: {error}") from error
         self._failed_in_a_row = 0
+
+
+def _rounded(chunk_scores: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
+    """Round the evidence of all documents at once, because most have few chunks."""
+    flat = np.fromiter(chain.from_iterable(chunk_scores), dtype=np.float64)
+    rounded = iter(np.round(flat, SCORE_DECIMALS).tolist())
+    return [tuple(islice(rounded, len(each))) for each in chunk_scores]
 
 
 def _figures(done: BatchInFlight) -> Figures:
