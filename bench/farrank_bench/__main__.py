@@ -14,7 +14,7 @@ from farrank_bench.event_loops import admission_cost, event_loop_stall
 from farrank_bench.exporting import export_fast, write_cross_encoder
 from farrank_bench.fidelity import CANDIDATES, fidelity_of_exports
 from farrank_bench.modernbert import modernbert_against_peers, write_modernbert
-from farrank_bench.own_server import OwnServer, start_to_healthy
+from farrank_bench.own_server import OwnServer, idle_latency_of, start_to_healthy
 from farrank_bench.report import Command, Heading, Measure, PartlyFailed, Row
 from farrank_bench.served import serving
 from farrank_rankers.files.save import save_ranker
