@@ -1,7 +1,8 @@
 """ModernBERT-base with random weights: in torch and as an export, against sentence-transformers.
 
 Speed does not depend on the weights, so a published checkpoint of this size is as fast. The effect of
-rounding on rankings does depend on them: exports are therefore written whatever their parity is.
+rounding on rankings does depend on them: the export is therefore written whatever its parity is. It is in
+bf16, because int8 changes the rankings of this model far beyond its bound.
 """
 
 from collections.abc import Mapping
@@ -9,9 +10,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from farrank_bench.against_peers import taus
+from farrank_bench.against_peers import WORST_TAU, taus
 from farrank_bench.corpus_calls import encoder_inputs, make_calls
-from farrank_bench.exporting import FAST, CrossEncoder, write_random
+from farrank_bench.exporting import CrossEncoder, write_random
 from farrank_bench.peers import PREDICT, predicting
 from farrank_bench.report import Row
 from farrank_bench.rounds import Contender, measure_rounds, whole
@@ -38,7 +39,8 @@ BASE = {
     "pad_token_id": 0,
 }
 CALLERS = 4
-TORCH, EXPORT = "Farrank, torch bf16", "Farrank, its fastest export"
+MEAN_TAU = 0.95
+TORCH, EXPORT = "Farrank, torch bf16", "Farrank, its export"
 PREDICT_BF16, PREDICT_FP32 = f"{PREDICT}, bf16", f"{PREDICT}, fp32"
 # The ratio of the first contender's speed to the second's.
 AIMS = {(TORCH, PREDICT_BF16): 1.0, (EXPORT, PREDICT_BF16): 3.0, (EXPORT, PREDICT_FP32): None}
@@ -49,36 +51,32 @@ def write_modernbert(folder: Path, sizes: Mapping[str, object] | None = None) ->
     return write_random(folder, {**BASE, **(sizes or {})})
 
 
-def export_both(made: CrossEncoder) -> list[Row]:
-    """Export into the artifact in a CPU's fastest precisions. Report the parity of each on a few texts."""
+def export_bf16(made: CrossEncoder) -> Row:
+    """Export into the artifact in bf16. Report the parity on a few texts."""
     measured, calibration = divide(python_documentation(), "the topics of help()")
     few = SampleTexts(measured.queries[:2], measured.documents[:6])
-    rows = []
-    for precision in FAST:
-        print(f"  exporting {precision}", flush=True)
-        export = export_ranker(
-            made.ranker,
-            made.artifact,
-            "onnx",
-            precision,
-            measured=few,
-            calibration=calibration,
-            allow_drift=True,
-        )
-        taus_of = (
-            f"{each.runtime}: Kendall's tau {each.kendall_tau:.4f} ({each.queries} x {each.documents} pairs)"
-            for each in export.manifest.parity
-        )
-        what = f"export in {precision}, parity with torch in fp32, random weights"
-        rows.append(Row(what, "; ".join(taus_of)))
-    return rows
+    print("  exporting bf16", flush=True)
+    export = export_ranker(
+        made.ranker,
+        made.artifact,
+        "onnx",
+        "bf16",
+        measured=few,
+        calibration=calibration,
+        allow_drift=True,
+    )
+    taus_of = (
+        f"{each.runtime}: Kendall's tau {each.kendall_tau:.4f} ({each.queries} x {each.documents} pairs)"
+        for each in export.manifest.parity
+    )
+    return Row("export in bf16, parity with torch in fp32, random weights", "; ".join(taus_of))
 
 
 def modernbert_against_peers(
     made: CrossEncoder, size: tuple[int, int], rounds: int, threads: int
 ) -> list[Row]:
     """Let all contenders score the same pairs. `size` is a round's number of calls and documents per call."""
-    exported = export_both(made)
+    exported = export_bf16(made)
     calls = make_calls(made.ranker.reader, *size, seed=2, pairs=True)
     lengths = sorted(each.tokens for each in encoder_inputs(made.ranker.reader, calls))
     contenders: dict[str, Contender] = {}
@@ -95,7 +93,7 @@ def modernbert_against_peers(
         contenders[PREDICT_FP32] = stack.enter_context(predicting(made.transformers, calls, threads))
         found = measure_rounds(contenders, rounds)
     rows = [
-        *exported,
+        exported,
         Row("pairs in each round", f"{len(lengths)} of {lengths[0]} to {lengths[-1]} tokens"),
         *(Row(f"the runtime of {name}", reason) for name, reason in served.items()),
         *(found.speed_row(name, f"pairs/s, {name}") for name in (*flags, PREDICT_BF16, PREDICT_FP32)),
@@ -109,5 +107,8 @@ def modernbert_against_peers(
             by_call = taus(found.scores[PREDICT_FP32], found.scores[name]) if name in found.scores else []
             if by_call:
                 what = f"Kendall's tau with {PREDICT_FP32}, mean (the worst): {name}"
-                rows.append(Row(what, f"{sum(by_call) / len(by_call):.4f} ({min(by_call):.4f})"))
+                mean, worst = sum(by_call) / len(by_call), min(by_call)
+                aim = f"at least {MEAN_TAU:g} ({WORST_TAU:g})" if name == EXPORT else ""
+                reached = mean >= MEAN_TAU and worst >= WORST_TAU if aim else None
+                rows.append(Row(what, f"{mean:.4f} ({worst:.4f})", aim, reached))
     return whole(rows, found)
