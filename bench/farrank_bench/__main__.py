@@ -94,7 +94,7 @@ class Bench:
         """Measure exports: their speed against peers, and the start of a server."""
         made, threads, extent = write_cross_encoder(self.folder), usable_cores(), self.extent
         # Both measurements need an export.
-        exports, rows = export_fast(made.ranker, made.artifact, keeps_top=True)
+        exports, rows = export_fast(made.ranker, made.artifact, unasked=True)
         if not exports:
             raise PartlyFailed("no precision could be exported", rows)
         measure = partial(against_peers, made, rows, extent.pair_calls, extent.repeats, threads)

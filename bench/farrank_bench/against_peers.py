@@ -24,7 +24,7 @@ from farrank_bench.report import Row
 from farrank_bench.rounds import Contender, ContenderFailed, Rounds, Scores, measure_rounds
 from farrank_bench.served import RANKER, answer_all, score_served, serving
 from farrank_client import Client
-from farrank_exporters.parity import MIN_TAU
+from farrank_exporters.parity import MIN_TAU, MIN_WORST_TAU
 from farrank_loadtest.workloads import Call
 from farrank_rankers.files.open import Overrides, open_ranker
 from farrank_rankers.files.save import save_ranker
@@ -45,8 +45,6 @@ AIMS = {(FARRANK, PREDICT): 6.0, (FARRANK, INFINITY): 6.0, (LOADED, ALONE): 0.95
 
 # Contenders that compute the same in fp32 differ only by rounding.
 SAME_IN_FP32 = 0.99
-# The least Kendall's tau of a single call with an export.
-WORST_TAU = 0.92
 # A ranker that was trained: the scores of a random head lie closer together.
 TRAINED = "embedded:maxp"
 
@@ -145,7 +143,7 @@ def trained_agreement(folder: Path, calls: Sequence[Call], threads: int) -> list
     """
     ranker = open_ranker(TRAINED)
     save_ranker(ranker, folder)
-    export_fast(ranker, folder, keeps_top=True)
+    export_fast(ranker, folder, unasked=True)
     with serving(folder, "--device", "cpu", "--threads", str(threads)) as server:
         with Client(server.address) as client:
             precision = client.rankers().rankers[0].precision
@@ -164,7 +162,7 @@ def in_torch(ranker: Ranker, calls: Sequence[Call]) -> Scores:
 def tau_row(name: str, by_call: Sequence[float], precision: str) -> Row:
     """Report Kendall's taus of calls; the worst call has a limit of its own if the precision is rounded."""
     least = least_tau(precision)
-    worst = WORST_TAU if least < SAME_IN_FP32 else least
+    worst = MIN_WORST_TAU if least < SAME_IN_FP32 else least
     mean, found = statistics.mean(by_call), min(by_call)
     what = f"Kendall's tau with torch fp32, mean of {len(by_call)} calls (the worst): {name}"
     reached = mean >= least and found >= worst

@@ -74,10 +74,10 @@ def _save_both(ranker: Ranker, folder: Path) -> CrossEncoder:
     return made
 
 
-def export_fast(ranker: Ranker, artifact: Path, *, keeps_top: bool = False) -> tuple[list[Export], list[Row]]:
+def export_fast(ranker: Ranker, artifact: Path, *, unasked: bool = False) -> tuple[list[Export], list[Row]]:
     """Export into the ranker's artifact. Each precision gets a row: its parity, or why it was refused.
 
-    With `keeps_top` exports have the bounds of `--export auto`.
+    With `unasked` exports have the bounds of `--export auto`.
     """
     measured, calibration = divide(python_documentation(), "the topics of help()")
     exports: list[Export] = []
@@ -95,7 +95,7 @@ def export_fast(ranker: Ranker, artifact: Path, *, keeps_top: bool = False) -> t
                 precision,
                 measured=measured,
                 calibration=calibration,
-                keeps_top=keeps_top,
+                unasked=unasked,
             )
         except ExportError as error:
             rows.append(Row(what, f"refused: {error}"))

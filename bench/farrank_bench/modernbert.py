@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from farrank_bench.against_peers import WORST_TAU, taus
+from farrank_bench.against_peers import taus
 from farrank_bench.corpus_calls import encoder_inputs, make_calls
 from farrank_bench.exporting import CrossEncoder, write_random
 from farrank_bench.peers import PREDICT, predicting
@@ -19,6 +19,7 @@ from farrank_bench.rounds import Contender, measure_rounds, whole
 from farrank_bench.served import RANKER, score_served, serving
 from farrank_client import Client
 from farrank_exporters.export import export_ranker
+from farrank_exporters.parity import MIN_TAU, MIN_WORST_TAU
 from farrank_exporters.texts import SampleTexts, divide, python_documentation
 
 # The published configuration of answerdotai/ModernBERT-base. Fields that do not affect speed are left out.
@@ -39,7 +40,6 @@ BASE = {
     "pad_token_id": 0,
 }
 CALLERS = 4
-MEAN_TAU = 0.95
 TORCH, EXPORT = "Farrank, torch bf16", "Farrank, its export"
 PREDICT_BF16, PREDICT_FP32 = f"{PREDICT}, bf16", f"{PREDICT}, fp32"
 # The ratio of the first contender's speed to the second's.
@@ -108,7 +108,7 @@ def modernbert_against_peers(
             if by_call:
                 what = f"Kendall's tau with {PREDICT_FP32}, mean (the worst): {name}"
                 mean, worst = sum(by_call) / len(by_call), min(by_call)
-                aim = f"at least {MEAN_TAU:g} ({WORST_TAU:g})" if name == EXPORT else ""
-                reached = mean >= MEAN_TAU and worst >= WORST_TAU if aim else None
+                aim = f"at least {MIN_TAU['bf16']:g} ({MIN_WORST_TAU:g})" if name == EXPORT else ""
+                reached = mean >= MIN_TAU["bf16"] and worst >= MIN_WORST_TAU if aim else None
                 rows.append(Row(what, f"{mean:.4f} ({worst:.4f})", aim, reached))
     return whole(rows, found)

@@ -180,6 +180,11 @@ def idle_latency_of(artifact: Path, threads: int) -> list[Row]:
     alone = open_ranker_runtime(str(artifact), Overrides(), placement=placement)
     calls = make_calls(alone.reader, 1, 1, seed=1, pairs=True)
     with load.serving(artifact, "--device", "cpu", "--threads", str(threads)) as server:
+        with Client(server.address) as client:
+            served = client.rankers().rankers[0]
+        runs = alone.runtime.capabilities()
+        if (runs.runtime, runs.precision) != (served.runtime, served.precision):
+            raise AssertionError(f"the server runs {served.runtime} {served.precision}, and alone {runs}")
         return OwnServer(server, artifact, alone.runtime, alone.reader, calls, 1, 1).idle_latency()
 
 

@@ -115,7 +115,7 @@ def export_ranker(
     served_by: Sequence[str] | None = None,
     replace_existing: bool = False,
     allow_drift: bool = False,
-    keeps_top: bool = False,
+    unasked: bool = False,
     exporter: AskedExporter = "auto",
     progress: Progress = lambda text, done, total: None,
 ) -> Export:
@@ -124,7 +124,7 @@ def export_ranker(
     `measured` are the texts of the parity report, `calibration` the different texts that calibrate int8.
     `served_by` names the runtimes to export for; None means all that read the format.
     `exporter` names what traces the encoder; torch always traces the aggregator.
-    With `keeps_top` a bound holds for the order of the best documents, too.
+    With `unasked` it must keep the bounds of an export that nobody asked for (see `bounds_for`).
     In int8 each runtime has its own graph, and a runtime whose graph is beyond its bound is left out. With
     `allow_drift` it is kept and the manifest records the drift, unless a score is not a number.
     Raises: ExportError if the export exists and is not to be replaced, a dependency is missing, the model
@@ -190,7 +190,7 @@ def export_ranker(
                     expected,
                     precision,
                     step,
-                    keeps_top=keeps_top,
+                    unasked=unasked,
                     to_the_end=allow_drift,
                 )
             except BeyondBound as error:

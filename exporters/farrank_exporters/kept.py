@@ -203,7 +203,7 @@ def _export(
             measured=measured,
             calibration=calibration,
             served_by=[form.runtime],
-            keeps_top=True,
+            unasked=True,
             progress=progress,
         )
         for weights in artifact.glob("*.safetensors"):  # exports serve without them

@@ -151,7 +151,7 @@ def test_unmeasurable_and_unreadable_graphs_are_reported(
     outcome = farrank("rankers", "measure", folder, "--texts", texts)
     assert outcome.exit_code == 2
     assert "model.safetensors is missing" in outcome.err
-    (folder / MEASURED).write_text('{"format": 1, "measured": [], "digest": "0"}')
+    (folder / MEASURED).write_text('{"format": 2, "measured": [], "digest": "0"}')
     outcome = farrank("rankers", "exports", folder)
     assert outcome.exit_code == 2
     assert f"{folder / MEASURED} has changed since it was written" in outcome.err

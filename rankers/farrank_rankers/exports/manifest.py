@@ -29,7 +29,7 @@ ExportPrecision = Literal["fp32", "fp16", "bf16", "int8"]
 # The library that traced a ranker's encoder.
 Exporter = Literal["torch", "optimum"]
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 
 # The runtime that serves the ranker itself. All others, including those of other packages, may serve exports.
 TORCH = "torch"

@@ -10,7 +10,7 @@ from farrank_rankers.exports.manifest import DIGEST, ExportParity, ExportPrecisi
 from farrank_rankers.json_values import read_fields, read_json
 
 MEASURED = "farrank-parity.json"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)

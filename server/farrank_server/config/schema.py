@@ -132,7 +132,7 @@ class BatchingConfig(CheckedConfig):
     """How the inputs of all requests share the device. None: chosen for the device.
 
     `max_batch_tokens` limits the padded positions of one batch, `max_padding_ratio` their ratio to the real
-    ones, of a batch that is padded as a whole (1.08; 1.2 if the runtime divides batches by length). Lengths
+    ones, as if the batch were padded as a whole (1.08; 1.2 if the runtime divides batches by length). Lengths
     are grouped among the oldest `window_batches` x `max_batch_tokens` queued tokens.
     """
 

@@ -143,7 +143,7 @@ class ScoredDocument:
     """A document's score and the evidence of its chunks. Shapes: chunk_scores (C,), spans (C, 2).
 
     `numbers` are the places of these chunks among all of the document (None: they are the first ones), of
-    which a selector scored `chunks_scored`. Documents of a later `round` precede the others, whatever their
+    which were chosen from `chunks_scored`. Documents of a later `round` precede the others, whatever their
     scores. `matches` are the tokens that the query's tokens found, if the call asks for them.
     """
 
@@ -179,7 +179,7 @@ class Tally:
     `tokens` counts all encoder inputs, including those whose result was cached: a repeated call costs the
     same. `cached_tokens` is the part that needed no encoding.
     `selection_ns` is the processor time in which adaptive depth ordered chunks.
-    `scored_chunks` are those that a selector scored.
+    `scored_chunks` are those from which adaptive depth chose.
     `queue_ns` is the longest wait of an input, including its wait on the device behind another batch.
     `inference_ns` is the summed time of the batches that held its inputs, each from its start on the device.
     """
@@ -329,7 +329,10 @@ class ActiveCall:
         return waited
 
     def score(self, document: "PendingDocument", score: float, evidence: tuple[float, ...]) -> bool:
-        """Store a document's score. Returns whether every document of the round has its score now."""
+        """Store a document's score and its rounded evidence.
+
+        Returns whether every document of the round has its score now.
+        """
         score = round(score, SCORE_DECIMALS)
         before = self.results.get(document.index)
         if before is not None and self.ranker.spec.scores_grow:

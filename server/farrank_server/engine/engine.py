@@ -427,7 +427,7 @@ class Engine:
         call, documents, until_s = rounds.call, None, None
         try:
             # The first round was submitted when all documents had been read.
-            while await call.round_ended(until_s) or documents is None:
+            while await call.round_ended(until_s):
                 documents, until_s = call.scored(), rounds.ends_s
                 if rounds.is_last:
                     return documents, None
@@ -439,6 +439,7 @@ class Engine:
                     async with asyncio.timeout_at(until_s):
                         if not await self._tokenizers.next_round(rounds):
                             return documents, None
+            assert documents is not None, "the first round ends, or its call fails"
             return documents, rounds.ends_by
         except FarrankError as error:
             if documents is None:

@@ -45,11 +45,14 @@ def _reading_ends(call: ActiveCall) -> tuple[float, Ended]:
 
 
 def _first_chunks(call: ActiveCall) -> int:
-    """The chunks of each document that the first round reads, whatever they hold; 0 if its budget decides."""
+    """The chunks of each document that the first round reads, whatever they hold.
+
+    That is none under a budget in tokens or time, which may end within a round.
+    """
     depth, spec = call.depth, call.ranker.spec
     if depth.tokens is not None or depth.milliseconds is not None:
         return 0
-    first = spec.depth_plan.rounds[0].chunks if depth.chunks is None else max(1, int(depth.chunks))
+    first = spec.depth_plan.rounds[0].chunks if depth.chunks is None else int(depth.chunks)
     most = spec.most_chunks(call.call.max_chunks)
     return first if most is None else min(first, most)
 
@@ -77,7 +80,7 @@ class CallRounds:
         self.call = call
         self.ends_s, self.ends_by = _reading_ends(call)
         self._reservations, self._device = reservations, device
-        self._read_anyway = _first_chunks(call)
+        self._chunks_read_anyway = _first_chunks(call)
         self._read: list[tuple[ReadDocument, TermCounts | None]] = []
         self._documents: Sequence[ReadDocument] = ()
         self._selection_ns: list[int] = []
@@ -104,9 +107,10 @@ class CallRounds:
         document = ReadDocument(index, read.ids, places, characters.astype(np.uint32), cut)
         self._framer = framer
         terms = None
-        if len(places) > self._read_anyway:
+        if len(places) > self._chunks_read_anyway:
             terms = yield from self._count_terms(document)
         self._read.append((document, terms))
+        yield
         return len(places)
 
     def _count_terms(self, document: ReadDocument) -> Generator[None, None, TermCounts]:
@@ -125,7 +129,7 @@ class CallRounds:
         """Rank the chunks of all documents, plan the rounds, and submit the first one."""
         self._read.sort(key=lambda each: each[0].index)
         self._documents = [document for document, _ in self._read]
-        if any(len(each.places) > self._read_anyway for each in self._documents):
+        if any(len(each.places) > self._chunks_read_anyway for each in self._documents):
             orders, best = yield from self._ranked()
         else:
             orders = [np.arange(len(each.places)) for each in self._documents]

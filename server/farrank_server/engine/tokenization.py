@@ -114,7 +114,7 @@ class TokenizerPool:
         """
         started_ns = time.perf_counter_ns()
         slices = list(_slices(call))
-        waiting, in_one_turn = iter(slices), len(slices) == 1
+        waiting, is_one_slice = iter(slices), len(slices) == 1
         framer: list[ChunkFramer] = []
 
         def read(indices: Sequence[int]) -> Steps[Tally]:
@@ -123,7 +123,7 @@ class TokenizerPool:
                 tally += yield from self._read_whole(rounds, framer[0], indices)
             else:
                 tally += yield from self._read_slice(call, framer[0], indices)
-            if rounds is not None and in_one_turn:
+            if rounds is not None and is_one_slice:
                 yield from rounds.begin()
             yield from _read_texts(call.call, indices)
             return tally
@@ -138,7 +138,7 @@ class TokenizerPool:
                 tally = await self._in_turns(account, read(indices), call.reservation)
                 total += tally
 
-        if not in_one_turn:
+        if not is_one_slice:
             # If one fails, the others must end first: their running turns hold the call's texts.
             await side_by_side([read_on] * self._threads)
             if rounds is not None:

@@ -42,7 +42,7 @@ def set_at(values: Any, path: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "complaint"),
     [
-        ("manifest_version", 2, "manifest_version is 2; this version of Farrank reads 1"),
+        ("manifest_version", 1, "manifest_version is 1; this version of Farrank reads 2"),
         ("manifest_version", None, "manifest_version is None"),
         ("colour", "red", "the manifest has the unknown key colour; known are format"),
         ("runtimes", [], "runtimes is empty; an export is served by at least 1"),

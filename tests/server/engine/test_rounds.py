@@ -4,7 +4,8 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from itertools import count
@@ -14,7 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from farrank_calls.errors import DeadlineExceeded, InvalidArgument, Reason, Unavailable
+from farrank_calls.errors import DeadlineExceeded, Internal, InvalidArgument, Reason, Unavailable
+from farrank_calls.fairness.fair_order import Account
+from farrank_calls.fairness.reader_threads import ReaderThreads
 from farrank_rankers.chunking import WHOLE_DOCUMENT
 from farrank_rankers.depth.plan import DepthPlan, Round
 from farrank_rankers.depth.selection import TermCounts, count_terms
@@ -24,8 +27,9 @@ from farrank_rankers.tokenizer import finished
 from farrank_rankers.tokens import EncoderInput, IntArray
 from farrank_runtimes.runtime import DeviceLost, DocumentScores, OutOfMemory
 from farrank_server.config.schema import DepthConfig, RankerConfig, ServerConfig
+from farrank_server.engine import tokenization
 from farrank_server.engine.admission.reservations import CHUNKS
-from farrank_server.engine.call import ActiveCall, Ended, RerankResult
+from farrank_server.engine.call import ActiveCall, Ended, RerankCall, RerankResult
 from farrank_server.engine.device import work_queue
 from farrank_server.engine.device.device_loop import DeviceThread
 from farrank_server.engine.engine import Engine
@@ -760,6 +764,81 @@ async def test_chunks_that_are_read_anyway_are_not_ranked(
         counted.clear()
         await bench.rerank(short, depth=DepthConfig("adaptive", tokens=6000))
         assert counted == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "max_chunks", "long", "is_ranked"),
+    [
+        (2.5, None, 2, False),
+        (2.5, None, 3, True),
+        (2.5, 1, 2, True),
+        (None, 1, 2, True),
+        (None, None, 1, False),
+    ],
+)
+async def test_chunks_beyond_the_first_round_are_ranked(
+    open_bench: OpenBench, chunks: float | None, max_chunks: int | None, long: int, is_ranked: bool
+) -> None:
+    async with open_bench() as bench:
+        spec = bench.engine.loaded["maxp"].spec.chunking
+        text = "river " * (spec.window + (long - 1) * spec.stride - 1)
+        depth = DepthConfig("adaptive", chunks=chunks)
+        found = await bench.rerank((text,), depth=depth, max_chunks=max_chunks)
+        assert found.documents[0].chunks_scored == long
+        assert (found.tally.selection_ns > 0) == is_ranked
+
+
+async def test_a_small_call_has_one_turn_of_a_reader_thread(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[str] = []
+    submit = ReaderThreads.submit_for
+
+    def counting(own: ReaderThreads, account: Account, run: Callable[[], object]) -> Future[object]:
+        turns.append(threading.current_thread().name)
+        return submit(own, account, run)
+
+    async with open_bench() as bench:
+        await bench.rerank(("a short text",), depth=ADAPTIVE)
+        monkeypatch.setattr(ReaderThreads, "submit_for", counting)
+        await bench.rerank(("another short text",), depth=ADAPTIVE)
+    assert len(turns) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_first_round_may_end_before_its_call_is_read(
+    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The device scores a small call, or fails, while its reader thread still has something to do."""
+    ended, is_late = threading.Event(), []
+
+    def ending(name: str) -> Callable[..., None]:
+        end = getattr(ActiveCall, name)
+
+        def wrapped(call: ActiveCall, *arguments: object) -> None:
+            end(call, *arguments)
+            ended.set()
+
+        return wrapped
+
+    def waiting(call: RerankCall, indices: Sequence[int]) -> Generator[None, None, None]:
+        is_late.append(ended.wait(10))
+        yield
+
+    def before(inputs: Sequence[EncoderInput]) -> None:
+        if fails:
+            raise RuntimeError("injected")
+
+    async with open_bench(before) as bench:
+        for name in ("end_round", "settle"):
+            monkeypatch.setattr(ActiveCall, name, ending(name))
+        monkeypatch.setattr(tokenization, "_read_texts", waiting)
+        if fails:
+            with pytest.raises(Internal):
+                await bench.rerank(("a short text",), depth=ADAPTIVE)
+        else:
+            assert (await bench.rerank(("a short text",), depth=ADAPTIVE)).rounds == 1
+    assert is_late == [True]
 
 
 async def test_rankers_that_cannot_read_in_rounds_say_so(
