@@ -82,21 +82,50 @@ def longest_run(lengths: Sequence[int], anchor: int, max_tokens: int, max_paddin
 PADDING_RATIO, PADDING_RATIO_IN_PARTS = 1.08, 1.2
 
 
+def in_two(lengths: Sequence[int], step: int) -> list[list[int]]:
+    """Divide a batch into its longest inputs and the others, so that both take about the same time.
+
+    Each part is padded to its own longest input, and to a multiple of `step`. A single input is one part.
+    Returns indices of `lengths`, those of the longest inputs first.
+    """
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    if len(order) == 1:
+        return [order]
+    padded = [-(-lengths[place] // step) * step for place in order]
+
+    def slower(first: int) -> int:
+        return max(first * padded[0], (len(order) - first) * padded[first])
+
+    first = min(range(1, len(order)), key=slower)
+    return [order[:first], order[first:]]
+
+
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
     """The bounds of a batch. See `config.BatchingConfig`.
 
-    `packed` says that inputs lie end to end on the device, where only `max_batch_tokens` bounds them.
+    `packed`, `parts` and `length_step` say how the runtime lays inputs out (see `Capabilities`): packed, they
+    lie end to end, and only `max_batch_tokens` bounds them. The bounds hold for an undivided batch.
     """
 
     max_batch_tokens: int
     max_padding_ratio: float
     window_batches: int
     packed: bool = False
+    parts: int = 1
+    length_step: int = 1
 
     def positions(self, tokens: Sequence[int]) -> list[int]:
         """Return the number of positions that each input of a batch takes on the device."""
-        return list(tokens) if self.packed else [max(tokens, default=0)] * len(tokens)
+        if self.packed:
+            return list(tokens)
+        step, found = self.length_step, [0] * len(tokens)
+        parts = in_two(tokens, step) if self.parts == 2 and tokens else [range(len(tokens))]
+        for part in parts:
+            longest = max((tokens[place] for place in part), default=0)
+            for place in part:
+                found[place] = -(-longest // step) * step
+        return found
 
 
 class TokenBudget:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from farrank_rankers.features import Features
 from farrank_rankers.tokens import EncoderBatch, EncoderInput, collate
+from farrank_runtimes.batcher import in_two
 from farrank_runtimes.device_failures import device_failures
 from farrank_runtimes.document_groups import GroupLimit
 from farrank_runtimes.graph_files import BeginGraph, BegunGraph, EncoderGraph, GraphFiles, RunGraph
@@ -59,24 +60,6 @@ def _begin(begin: BeginGraph, pad: Pad, step: int, inputs: Sequence[EncoderInput
     parts = in_two([each.tokens for each in inputs], step)
     begun = begin([_named(pad([inputs[place] for place in part])) for part in parts])
     return EncodingInParts(begun, parts)
-
-
-def in_two(lengths: Sequence[int], step: int) -> list[list[int]]:
-    """Divide a batch into its longest inputs and the others, so that both take about the same time.
-
-    Each part is padded to its own longest input, and to a multiple of `step`. A single input is one part.
-    Returns indices of `lengths`, those of the longest inputs first.
-    """
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    if len(order) == 1:
-        return [order]
-    padded = [-(-lengths[place] // step) * step for place in order]
-
-    def slower(first: int) -> int:
-        return max(first * padded[0], (len(order) - first) * padded[first])
-
-    first = min(range(1, len(order)), key=slower)
-    return [order[:first], order[first:]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -220,7 +220,7 @@ class Metrics:
             "batch_failures_total", "Batches that failed and were split or given up", "ranker reason"
         )
         self.real_tokens = counter("encoded_tokens_total", "Real tokens that the device encoded")
-        self.padded_tokens = counter("padded_tokens_total", "Positions of batches, as if padded as a whole")
+        self.padded_tokens = counter("padded_tokens_total", "Positions that the device computed")
         self.encoded_chunks = counter("encoded_chunks_total", "Chunks that the device encoded")
         self.device_busy_seconds = counter(
             "device_busy_seconds_total", "Time for which the device was busy", "device"

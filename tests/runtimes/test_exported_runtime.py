@@ -15,7 +15,8 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.ranker import Ranker
 from farrank_rankers.tokens import EncoderInput, Role
 from farrank_runtimes import exported_runtime
-from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime, in_two
+from farrank_runtimes.batcher import BatchPolicy, in_two
+from farrank_runtimes.exported_runtime import GROUP_LIMIT, ExportedRuntime
 from farrank_runtimes.graph_files import EncoderGraph, GraphFiles, RunGraph
 from farrank_runtimes.loaded_runtime import even_batch
 from farrank_runtimes.onnx_runtime import OnnxGraph, open_session
@@ -126,3 +127,6 @@ def test_a_batch_in_two_parts_is_the_batch_and_no_other_cut_of_it_is_done_sooner
         assert slower <= max(positions(order[:cut]), positions(order[cut:]))
     # Never more positions than in the batch padded as a whole.
     assert sum(map(positions, parts)) <= positions(order)
+    divided = BatchPolicy(2048, 1.2, 32, parts=2, length_step=16).positions(lengths)
+    assert sum(divided) == sum(map(positions, parts))
+    assert all(found >= length for found, length in zip(divided, lengths, strict=True))

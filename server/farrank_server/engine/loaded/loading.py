@@ -226,7 +226,10 @@ def _load(
         load=load,
         check_score=check_score,
         load_s=load_s,
-        policy=BatchPolicy(max_batch_tokens, padding, batching.window_batches, runs.packed),
+        policy=BatchPolicy(
+            *(max_batch_tokens, padding, batching.window_batches),
+            *(runs.packed, runs.parts, runs.length_step),
+        ),
         speeds=Speeds.measured(tokens_per_s),
         cache=cache if is_dual else None,
         probe=probe,
