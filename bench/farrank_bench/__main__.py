@@ -93,7 +93,7 @@ class Bench:
     def exports(self) -> Parts:
         """Measure exports: their speed against peers, and the start of a server."""
         made, threads, extent = write_cross_encoder(self.folder), usable_cores(), self.extent
-        # Both measurements need an export.
+        # All measurements need an export.
         exports, rows = export_fast(made.ranker, made.artifact, unasked=True)
         if not exports:
             raise PartlyFailed("no precision could be exported", rows)

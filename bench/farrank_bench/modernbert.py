@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from farrank_bench.against_peers import taus
+from farrank_bench.against_peers import tau_row, taus
 from farrank_bench.corpus_calls import encoder_inputs, make_calls
 from farrank_bench.exporting import CrossEncoder, write_random
 from farrank_bench.peers import PREDICT, predicting
@@ -19,7 +19,6 @@ from farrank_bench.rounds import Contender, measure_rounds, whole
 from farrank_bench.served import RANKER, score_served, serving
 from farrank_client import Client
 from farrank_exporters.export import export_ranker
-from farrank_exporters.parity import MIN_TAU, MIN_WORST_TAU
 from farrank_exporters.texts import SampleTexts, divide, python_documentation
 
 # The published configuration of answerdotai/ModernBERT-base. Fields that do not affect speed are left out.
@@ -106,9 +105,5 @@ def modernbert_against_peers(
         for name in (*flags, PREDICT_BF16):
             by_call = taus(found.scores[PREDICT_FP32], found.scores[name]) if name in found.scores else []
             if by_call:
-                what = f"Kendall's tau with {PREDICT_FP32}, mean (the worst): {name}"
-                mean, worst = sum(by_call) / len(by_call), min(by_call)
-                aim = f"at least {MIN_TAU['bf16']:g} ({MIN_WORST_TAU:g})" if name == EXPORT else ""
-                reached = mean >= MIN_TAU["bf16"] and worst >= MIN_WORST_TAU if aim else None
-                rows.append(Row(what, f"{mean:.4f} ({worst:.4f})", aim, reached))
+                rows.append(tau_row(name, by_call, "bf16"))
     return whole(rows, found)
