@@ -12,10 +12,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from farrank_experiments.questions import Arrangement, AskedQuestion
+from farrank_exporters.parity import encode_all
+from farrank_exporters.trace import trace_ranker
 from farrank_rankers.aggregate import Aggregator
-from farrank_rankers.features import Features, batched
+from farrank_rankers.features import Features, batched, stacked
 from farrank_rankers.ranker import Ranker
-from farrank_rankers.tokens import Chunk
+from farrank_rankers.tokens import Chunk, EncoderInput
+from farrank_runtimes.graph_files import GraphFiles
+from farrank_runtimes.openvino_runtime import computes_bf16, open_graphs
+from farrank_runtimes.runtime import Placement
 
 # Pairs that are encoded at once.
 _AT_ONCE = 32
@@ -31,12 +36,11 @@ def encoded_by(ranker: Ranker, *, lower_precision: bool) -> PairFeatures:
 
     In lower precision the encoder computes in bf16, as in training; the features are in fp32.
     """
-    reader, device = ranker.reader, next(ranker.parameters()).device
+    device = next(ranker.parameters()).device
     ranker.eval()
 
     def features(question: AskedQuestion) -> Features:
-        query = reader.read_query(question.text)
-        inputs = [reader.chunk_input(query, _chunk(tokens)) for tokens in question.pool]
+        inputs = _inputs(ranker, question)
         lower = torch.autocast(device.type, torch.bfloat16) if lower_precision else nullcontext()
         with torch.inference_mode(), lower:
             batches = zip(*(torch.split(each, _AT_ONCE) for each in ranker.tensors(inputs)), strict=True)
@@ -46,6 +50,27 @@ def encoded_by(ranker: Ranker, *, lower_precision: bool) -> PairFeatures:
         return Features(vectors, torch.cat(roles) if roles else None)
 
     return features
+
+
+def vectors_by(ranker: Ranker, folder: Path, *, lower_precision: bool) -> PairFeatures:
+    """Let a ranker's encoder read pairs like `encoded_by`; it gives one vector for each pair.
+
+    In lower precision OpenVINO computes if the processor has bf16, nearly twice as fast as torch. Its graphs
+    are written to the folder.
+    """
+    if not lower_precision or next(ranker.parameters()).is_cuda or not computes_bf16():
+        return encoded_by(ranker, lower_precision=lower_precision)
+    trace_ranker(ranker, folder)
+    encoder, aggregator = folder / "encoder.onnx", folder / "aggregator.onnx"
+    reader = ranker.reader
+    files = GraphFiles(encoder, aggregator, "bf16", reader.max_input_tokens, reader.pad_id)
+    runtime = open_graphs(files, Placement(device="cpu"))
+    return lambda question: stacked(encode_all(runtime, _inputs(ranker, question)))
+
+
+def _inputs(ranker: Ranker, question: AskedQuestion) -> list[EncoderInput]:
+    query = ranker.reader.read_query(question.text)
+    return [ranker.reader.chunk_input(query, _chunk(tokens)) for tokens in question.pool]
 
 
 def _chunk(tokens: np.ndarray) -> Chunk:

@@ -23,7 +23,7 @@ from farrank_experiments.contenders import (
 from farrank_experiments.doses import DOSES, dosed
 from farrank_experiments.heads import Learned, Place, held_out_mrr, on_vectors, train_head
 from farrank_experiments.kept_heads import KeptHeads
-from farrank_experiments.pairs import KeptVectors, PairFeatures, encoded_by, write_vectors
+from farrank_experiments.pairs import KeptVectors, PairFeatures, encoded_by, vectors_by, write_vectors
 from farrank_experiments.questions import (
     BIASED,
     FAR,
@@ -286,7 +286,7 @@ class ExperimentPlan:
     def _write_vectors(self, folder: Path) -> None:
         ranker = _placed(open_ranker(self._passage_folder))
         asked = {"train": self._learned_from, "validation": self._held_out, **self._asked}
-        features = encoded_by(ranker, lower_precision=self._lower_precision)
+        features = vectors_by(ranker, folder, lower_precision=self._lower_precision)
         write_vectors(folder / _VECTORS, features, asked, self._tell_within)
 
     @property
@@ -427,7 +427,8 @@ class ExperimentPlan:
 
     def _ask_whole(self, contender: Contender, key: tuple[str, str, int], folder: Path) -> None:
         ranker = _placed(open_ranker(self.folders.of(self.whole[key]) / _RANKER))
-        features = encoded_by(ranker, lower_precision=self._lower_precision)
+        read_by = vectors_by if contender.has_vectors else encoded_by
+        features = read_by(ranker, folder, lower_precision=self._lower_precision)
         values: Values = {}
         for questions in self._asked.values():
             some = questions[: self.settings.whole_questions]
