@@ -14,7 +14,7 @@ import numpy as np
 from farrank_experiments.asking import Values
 from farrank_experiments.contenders import ATTN, AVGP, FIRSTP, MAXP, RAND, UNPLACED
 from farrank_experiments.contrasts import ALPHA, Contrast, adjusted, contrast
-from farrank_experiments.questions import BIASED, FAR, NATURAL, at_place
+from farrank_experiments.questions import BIASED, FAR, HARDER, NATURAL, at_place
 
 # Standard errors that a mean of random orders exceeds in 1 of 100 experiments.
 _ERRORS = 2.58
@@ -24,10 +24,12 @@ MEASURES: Mapping[str, tuple[str, str]] = {
     "Biased": (BIASED, BIASED),
     "Far, zero-shot": (BIASED, FAR),
     "Far, fine-tuned": (FAR, FAR),
+    "harder Far, zero-shot": (BIASED, HARDER),
+    "harder Far, fine-tuned": (FAR, HARDER),
     "articles": (BIASED, NATURAL),
     "articles, fine-tuned": (FAR, NATURAL),
 }
-_BIASED, _ZERO_SHOT, _TUNED, _ARTICLES, _ = MEASURES
+_BIASED, _ZERO_SHOT, _TUNED, *_ = MEASURES
 
 # All tests of the findings, corrected together: a ranker, another one, and their measure.
 Test = tuple[str, str, str]

@@ -1,5 +1,6 @@
 """The report: a table with the paper's figures, the findings with their rules, and charts of MRR by place."""
 
+import lzma
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,12 +22,12 @@ from farrank_experiments.settings import Settings
 from farrank_loadtest.accuracy.accuracy_report import RANDOMISATION, T_TEST, Cell, ModelRow, Report
 from farrank_loadtest.accuracy.evaluation import compare
 from farrank_loadtest.figures import COLOURS, new_figure
-from farrank_loadtest.kept_files import markdown_table, write_csv
+from farrank_loadtest.kept_files import markdown_table, write_rows
 from farrank_loadtest.machine import describe_machine, installed_versions
 from farrank_rankers.files.model_files import EMBEDDED
 from farrank_rankers.files.open import open_reader
 
-PAGE, CSV, PICTURE = "README.md", "values.csv", "mrr-by-place.png"
+PAGE, CSV, PICTURE = "README.md", "values.csv.xz", "mrr-by-place.png"
 PACKAGES = ("farrank", "torch", "transformers", "accelerate")
 TRACKS: Mapping[Track, str] = {
     "frozen": "Heads on a frozen encoder",
@@ -36,7 +37,7 @@ Results = Mapping[Track, Mapping[str, Mapping[str, Sequence[Values]]]]
 
 
 def write_page(folder: Path, plan: ExperimentPlan, command: Sequence[str], *, quick: bool) -> str:
-    """Write the page, the chart and a CSV, and return the page. Raises: OSError if they cannot be written."""
+    """Write the page, the chart and all values; return the page. Raises: OSError if one cannot be written."""
     results: Results = {track: found for track, found in plan.results().items() if found}
     settings, w = plan.settings, plan.settings.windows
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,8 @@ def write_page(folder: Path, plan: ExperimentPlan, command: Sequence[str], *, qu
         parts.append(f"## {TRACKS[track]}\n\n{_track(found, settings)}")
         _accuracy(found, settings).write_json(folder / f"accuracy-{track}.json")
     places_chart(results, settings).savefig(folder / PICTURE)
-    write_csv(folder / CSV, _csv_rows(results))
+    with lzma.open(folder / CSV, "wt", encoding="utf-8", newline="") as file:
+        write_rows(file, _csv_rows(results))
     parts.append(
         f"## By place of the relevant passage\n\n![MRR by place]({PICTURE})\n\n"
         f"All candidates have {w.most_chunks} chunks, with their relevant passages at the "
@@ -79,7 +81,8 @@ def _head(plan: ExperimentPlan, command: Sequence[str], *, quick: bool) -> str:
         "",
         f"SQuAD's articles become documents of 2 to {w.most_chunks} passages of {w.chunk_tokens} tokens "
         "(`farrank data window`). In Biased the relevant passage is where MS MARCO's are, mostly first; in "
-        f"Far it is anywhere but first. A passage is a chunk of every ranker. {_encoder(settings)} "
+        "Far it is anywhere but first, among passages of other articles; in harder Far among passages of the "
+        f"same article. A passage is a chunk of every ranker. {_encoder(settings)} "
         f"They learn from {settings.triples:,} other questions on Biased, then on Far; test questions are of "
         f"other articles. Candidates of a question are the {w.candidates} documents whose relevant passages "
         f"BM25 ranks best; for whole articles {settings.natural_candidates} articles, of which rankers read "

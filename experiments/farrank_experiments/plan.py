@@ -28,6 +28,7 @@ from farrank_experiments.questions import (
     BIASED,
     FAR,
     AskedQuestion,
+    at_place,
     natural_questions,
     test_questions,
     training_questions,
@@ -42,7 +43,6 @@ from farrank_rankers.files.open import open_ranker
 from farrank_rankers.files.save import save_ranker
 from farrank_rankers.ranker import Ranker, weights_digest
 from farrank_rankers.reader import Reader
-from farrank_training.data_sets.window_documents import KINDS
 from farrank_training.training_run import train
 from farrank_training.training_set import judged_set
 from farrank_trec.errors import InputError
@@ -356,8 +356,9 @@ class ExperimentPlan:
                 heads[f"{dose}-{seed}"] = ranker.aggregator
         asked = self._asked["test"]
         vectors = self._vectors.of("test", asked)
+        places = [at_place(place) for place in range(1, settings.windows.most_chunks + 1)]
         at_places = [
-            replace(each, conditions={name: of for name, of in each.conditions.items() if name not in KINDS})
+            replace(each, conditions={name: each.conditions[name] for name in places})
             for each in asked[: settings.position_questions]
         ]
         write_values(folder, ask(by_aggregators(heads, vectors), at_places, self._tell_within))
@@ -427,8 +428,11 @@ class ExperimentPlan:
 
     def _ask_whole(self, contender: Contender, key: tuple[str, str, int], folder: Path) -> None:
         ranker = _placed(open_ranker(self.folders.of(self.whole[key]) / _RANKER))
-        read_by = vectors_by if contender.has_vectors else encoded_by
-        features = read_by(ranker, folder, lower_precision=self._lower_precision)
+        lower_precision = self._lower_precision
+        if contender.has_vectors:
+            features = vectors_by(ranker, folder, lower_precision=lower_precision)
+        else:
+            features = encoded_by(ranker, lower_precision=lower_precision)
         values: Values = {}
         for questions in self._asked.values():
             some = questions[: self.settings.whole_questions]

@@ -21,7 +21,7 @@ from farrank_trec import read_qrels, read_queries, read_run
 from farrank_trec.lines import json_object, numbered_lines
 
 BIASED, FAR = KINDS
-NATURAL = "natural"
+HARDER, NATURAL = "harder", "natural"
 
 # A document: the indices of its passages in the question's pool, in order.
 Arrangement = tuple[int, ...]
@@ -98,11 +98,12 @@ class _Documents:
 
 
 def test_questions(data: MadeData, reader: Reader, settings: Settings) -> list[AskedQuestion]:
-    """Take test questions with all their candidates: in Biased, in Far, and for some at every place.
+    """Take test questions with all their candidates: in Biased, Far, harder Far, and for some at every place.
 
     Documents of Far have as many passages as in Biased and the relevant passage where Far has it; the others
-    are drawn from the question's own distractors (`Settings.distractors`). With the relevant passage at a
-    given place, all documents have the length of the longest.
+    are drawn from the question's own distractors (`Settings.distractors`). In harder Far the others are of
+    the same article, as in Biased. With the relevant passage at a given place, all documents have the length
+    of the longest.
     """
     documents = _Documents(data, "test", reader)
     chosen = _some(sorted(documents.queries), settings.test_questions, f"{settings.seed}/test")
@@ -110,8 +111,8 @@ def test_questions(data: MadeData, reader: Reader, settings: Settings) -> list[A
     asked = []
     for number, query_id in enumerate(chosen):
         question, pool = _with_candidates(documents, query_id, settings)
+        conditions = {**question.conditions, HARDER: pool.harder()}
         if number < settings.position_questions:
-            conditions = dict(question.conditions)
             for place in range(1, longest + 1):
                 # The other passages are the same at every place.
                 rng = Random(f"{settings.seed}/{query_id}/places")
@@ -119,8 +120,7 @@ def test_questions(data: MadeData, reader: Reader, settings: Settings) -> list[A
                     pool.arranged(index, longest, place, rng)
                     for index in range(len(question.conditions[BIASED]))
                 ]
-            question = replace(question, conditions=conditions)
-        asked.append(question)
+        asked.append(replace(question, conditions=conditions))
     return asked
 
 
@@ -178,10 +178,17 @@ class _Pool:
 
     def biased(self) -> list[Arrangement]:
         """Arrange the documents as they were made."""
+        return self._among_neighbours(BIASED)
+
+    def harder(self) -> list[Arrangement]:
+        """Put each relevant passage where Far has it, among the passages that it has in Biased."""
+        return self._among_neighbours(FAR)
+
+    def _among_neighbours(self, kind: str) -> list[Arrangement]:
         found = []
         for index, name in enumerate(self._names):
             others = [self._place(text) for text in self._documents.others(BIASED, name)]
-            found.append(inserted(index, others, self._documents.place(BIASED, name)))
+            found.append(inserted(index, others, self._documents.place(kind, name)))
         return found
 
     def far(self, query_id: str) -> list[Arrangement]:

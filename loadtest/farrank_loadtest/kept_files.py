@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from farrank_loadtest.errors import LoadtestError
 from farrank_rankers.errors import SourceError
@@ -38,12 +38,17 @@ def new_folder(folder: Path, *results: str) -> None:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with the union of their columns, in the order of first appearance."""
+    """Write rows to a file, as `write_rows` does."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        columns = list(dict.fromkeys(column for row in rows for column in row))
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        write_rows(file, rows)
+
+
+def write_rows(file: IO[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows with the union of their columns, in the order of first appearance."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    writer = csv.DictWriter(file, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, aligned: bool = True) -> str:

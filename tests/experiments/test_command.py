@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import lzma
 import subprocess
 import sys
 from collections import Counter
@@ -42,7 +43,7 @@ def finished(squad: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def figures(work: Path) -> list[dict[str, str]]:
-    with (work / "report" / "values.csv").open(encoding="utf-8") as file:
+    with lzma.open(work / "report" / "values.csv.xz", "rt", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -69,11 +70,11 @@ def test_the_report_has_every_ranker_condition_and_finding(finished: Path) -> No
 
     rows = figures(finished)
     assert {row["condition"] for row in rows} == {
-        "biased", "far", "natural", "place 1", "place 2", "place 3", "place 4"
+        "biased", "far", "harder", "natural", "place 1", "place 2", "place 3", "place 4"
     }  # fmt: skip
     assert {row["seed"] for row in rows if row["track"] == "frozen"} == {"0", "1", "2"}
     # The first 10 questions, 6 of them at every position, and 6 about articles, for each stage and seed.
-    of_seed = 2 * (10 * 2 + 6 * 4 + 6)
+    of_seed = 2 * (10 * 3 + 6 * 4 + 6)
     of_track = Counter(row["track"] for row in rows if row["ranker"] == "neural-model1")
     assert of_track == {"whole": of_seed, "frozen": 3 * of_seed}
 

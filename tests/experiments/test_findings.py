@@ -10,7 +10,7 @@ import pytest
 from farrank_experiments.asking import Values
 from farrank_experiments.contenders import ATTN, AVGP, FIRSTP, MAXP, RAND, UNPLACED
 from farrank_experiments.findings import MEASURES, Chance, Finding, Judge, by_place, measured
-from farrank_experiments.questions import BIASED, FAR, NATURAL, at_place
+from farrank_experiments.questions import BIASED, FAR, HARDER, NATURAL, at_place
 
 QUESTIONS = 100
 CHANCE = Chance.of(20, QUESTIONS)
@@ -34,7 +34,7 @@ def values_of(figures: Mapping[str, tuple[float, float, float]], seeds: int = 3)
             rng, noise = Random(7), Random(f"{contender} {seed}")
             easy = [rng.gauss(0, 0.1) for _ in range(QUESTIONS)]
             shift = sum(easy) / QUESTIONS
-            of_measure = dict(zip(MEASURES, (biased, zero_shot, tuned, 0.5, 0.5), strict=True))
+            of_measure = dict(zip(MEASURES, (biased, zero_shot, tuned, *4 * [0.5]), strict=True))
             found[contender].append(
                 {
                     measure: {
@@ -136,7 +136,7 @@ def test_chance_is_that_of_ranks_drawn_by_lot() -> None:
 
 def test_values_of_stages_and_conditions_become_measures_and_places() -> None:
     def conditions(base: float) -> Values:
-        values = {BIASED: base, FAR: base + 0.1, NATURAL: base + 0.2}
+        values = {BIASED: base, FAR: base + 0.1, HARDER: base + 0.3, NATURAL: base + 0.2}
         values |= {at_place(place): base + place for place in (1, 2)}
         return {name: {"q": value, "r": value + 0.02} for name, value in values.items()}
 
@@ -144,5 +144,5 @@ def test_values_of_stages_and_conditions_become_measures_and_places() -> None:
 
     (found,) = measured(results)[MAXP]
     means = {measure: round(sum(values.values()) / 2, 3) for measure, values in found.items()}
-    assert list(means.values()) == [0.01, 0.11, 0.61, 0.21, 0.71]
+    assert list(means.values()) == [0.01, 0.11, 0.61, 0.31, 0.81, 0.21, 0.71]
     assert by_place(results, FAR, 2) == {MAXP: [[pytest.approx(1.51), pytest.approx(2.51)]]}
