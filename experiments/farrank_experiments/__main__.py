@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--whole-rankers", nargs="*", choices=list(CONTENDERS), default=[], metavar="NAME",
         help="those of them to train together with their encoder, too (none)")  # fmt: skip
     add("--whole-seeds", type=int, metavar="N", help="seeds of --whole-rankers (1)")
+    add("--whole-triples", type=int, metavar="N", help="questions that they learn from (1500)")
     add("--encoder", metavar="SOURCE",
         help="use this ranker's encoder (embedded:maxp or a folder) instead of training one")  # fmt: skip
     add("--keep", type=Path, metavar="DIR",
@@ -74,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = quick(str(_tiny_backbone(given.work))) if given.quick else Settings()
         settings = settings.in_precision(given.precision)
         settings = replace(settings, encoder=given.encoder)
-        if given.whole_seeds is not None:
-            settings = replace(settings, whole_seeds=given.whole_seeds)
+        whole_sizes = {"whole_seeds": given.whole_seeds, "whole_triples": given.whole_triples}
+        settings = replace(settings, **{name: size for name, size in whole_sizes.items() if size is not None})
         contenders = [CONTENDERS[name] for name in dict.fromkeys(given.rankers)]
         whole = [each for each in contenders if each.name in given.whole_rankers]
         plan = ExperimentPlan(
