@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--keep", type=Path, metavar="DIR",
         help="write the rankers on a frozen encoder to folders there, as small differences")  # fmt: skip
     add("--precision", choices=("fp32", "bf16"), default="fp32",
-        help="precision of encoders; bf16 if the processor has it (%(default)s)")  # fmt: skip
+        help="precision of encoders and of learning; bf16 if the processor has it (%(default)s)")  # fmt: skip
     add("--quick", action="store_true", help="a trial with a tiny model: its figures mean nothing")
     given = parser.parse_args(given_arguments)
     try:

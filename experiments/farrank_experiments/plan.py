@@ -21,7 +21,7 @@ from farrank_experiments.contenders import (
     passage_ranker_of,
 )
 from farrank_experiments.doses import DOSES, dosed
-from farrank_experiments.heads import Learned, Place, held_out_mrr, on_vectors, train_head
+from farrank_experiments.heads import Learned, Place, held_out_mrr, in_bf16, on_vectors, train_head
 from farrank_experiments.kept_heads import KeptHeads
 from farrank_experiments.pairs import KeptVectors, PairFeatures, encoded_by, vectors_by, write_vectors
 from farrank_experiments.questions import (
@@ -328,10 +328,11 @@ class ExperimentPlan:
         held_out = held_out_mrr(
             ranker.aggregator, self._vectors.of("validation", self._held_out), self._held_out, stage, place
         )
+        scores = on_vectors(ranker.aggregator, vectors, stage, place)
         train = partial(
             train_head,
             ranker,
-            on_vectors(ranker.aggregator, vectors, stage, place),
+            in_bf16(scores) if self._lower_precision else scores,
             self._learned_from[:triples],
             settings,
             seed,
