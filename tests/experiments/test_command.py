@@ -30,7 +30,7 @@ def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arguments(squad: Path, work: Path, *rankers: str) -> list[str]:
-    chosen = ["--rankers", *rankers, "--whole-rankers", *rankers]
+    chosen = ["--rankers", *rankers, "--whole-rankers", *rankers, "--whole-triples", "6"]
     return ["--quick", "--squad", str(squad), "--work", str(work), *chosen]
 
 
@@ -51,6 +51,7 @@ def test_the_report_has_every_ranker_condition_and_finding(finished: Path) -> No
     page = (finished / "report" / "README.md").read_text(encoding="utf-8")
 
     assert "its figures mean nothing" in page
+    assert "learn from 6 questions, each read once" in page
     frozen, whole = page.partition("## Encoder and aggregator trained")[::2]
     for name in RANKERS:
         title = CONTENDERS[name].title

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from farrank_experiments.doses import dosed
-from farrank_experiments.heads import held_out_mrr, on_vectors, redrawn, train_head
+from farrank_experiments.heads import held_out_mrr, in_bf16, on_vectors, redrawn, train_head
 from farrank_experiments.pairs import PairFeatures, scores_of
 from farrank_experiments.questions import BIASED, FAR, AskedQuestion
 from farrank_experiments.settings import HeadSettings
@@ -56,6 +56,27 @@ def test_an_aggregator_learns_and_follows_its_seed(family: str, tiny_backbone: P
 
     assert trained(seed=2) == trained(seed=2)
     assert trained(seed=2) != trained(seed=3)
+
+
+@pytest.mark.parametrize("family", ["maxp", "parade-transf-rand"])
+def test_scores_in_bf16_have_almost_the_same_gradients(family: str, tiny_backbone: Path) -> None:
+    questions, features = made_questions(8)
+    ranker = new_ranker(family, tiny_backbone, seed=1, pretrained=False).eval()
+    scores = on_vectors(ranker.aggregator, features, FAR)
+
+    found = []
+    for computed in (scores, in_bf16(scores)):
+        ranker.zero_grad()
+        of_questions = computed(questions, 0, Random(5))
+        of_questions.square().sum().backward()
+        gradients = [each.grad for each in ranker.aggregator.parameters() if each.grad is not None]
+        found.append((of_questions, torch.cat([each.flatten() for each in gradients])))
+
+    (scores_fp32, of_fp32), (scores_bf16, of_bf16) = found
+    assert scores_bf16.dtype == of_bf16.dtype == torch.float32
+    assert scores_bf16.tolist() != scores_fp32.tolist()
+    assert torch.allclose(scores_bf16, scores_fp32, atol=0.02)
+    assert float(torch.cosine_similarity(of_bf16, of_fp32, dim=0)) > 0.999
 
 
 def test_documents_are_drawn_again_as_their_kind_requires() -> None:

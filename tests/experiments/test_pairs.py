@@ -11,11 +11,12 @@ import torch
 
 from farrank_experiments.asking import ask, by_aggregators, reciprocal_rank
 from farrank_experiments.contenders import CONTENDERS, RAND, chunking_of, without_positions
-from farrank_experiments.pairs import KeptVectors, encoded_by, scores_of, write_vectors
+from farrank_experiments.pairs import KeptVectors, encoded_by, scores_of, vectors_by, write_vectors
 from farrank_experiments.questions import AskedQuestion
 from farrank_experiments.settings import Settings, quick
 from farrank_rankers.files.untrained import new_ranker
 from farrank_rankers.ranker import Ranker
+from farrank_runtimes.openvino_runtime import computes_bf16
 
 QUERY = "which harbour is old"
 # Every word is one token.
@@ -87,6 +88,23 @@ def test_kept_vectors_are_those_of_the_encoder(tiny_backbone: Path, tmp_path: Pa
     assert torch.equal(kept(second).vectors, features(second).vectors)
     with pytest.raises(ValueError, match="some: 3 vectors for 2 pairs"):
         KeptVectors(tmp_path / "vectors").of("some", [first])
+
+
+def test_vectors_in_lower_precision_are_those_of_the_encoder_but_for_rounding(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    ranker, texts = ranker_of("maxp", tiny_backbone), passages(6)
+    question = question_of(ranker, texts, [(0, 1)])
+
+    (found, expected) = (
+        vectors_by(ranker, tmp_path, lower_precision=lower)(question).vectors for lower in (True, False)
+    )
+
+    assert found.dtype == torch.float32
+    assert found.tolist() != expected.tolist()
+    assert torch.allclose(found, expected, atol=0.05)
+    # OpenVINO computed, where it can.
+    assert (tmp_path / "encoder.onnx").exists() == computes_bf16()
 
 
 def test_firstp_orders_by_first_passages_alone(tiny_backbone: Path) -> None:
