@@ -1,5 +1,6 @@
 """The index of the reports of measurements: their dates and titles, and which later report replaces one."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ def dated() -> Iterator[tuple[str, Path]]:
 
 
 def replaced_by(path: Path) -> str:
-    """The link in a report's own line "Replaced by ...", or nothing."""
-    found = re.search(r"^Replaced by (\[.*?\]\(.*?\))", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else ""
+    """The link in a report's own line "Replaced by ...", from the folder of all reports, or nothing."""
+    found = re.search(r"^Replaced by (\[.*?\])\((.*?)\)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        return ""
+    text, target = found.groups()
+    return f"{text}({os.path.relpath(path.parent / target, FOLDER)})"
