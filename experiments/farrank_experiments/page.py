@@ -2,7 +2,7 @@
 
 import lzma
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from farrank_experiments.asking import Values
-from farrank_experiments.contenders import CONTENDERS, FIRSTP
+from farrank_experiments.contenders import CONTENDERS, FIRSTP, RAND
 from farrank_experiments.contrasts import ALPHA, POWER
 from farrank_experiments.doses import dose_section
 from farrank_experiments.findings import MEASURES, Chance, Finding, Judge, by_place, measured
@@ -47,7 +47,8 @@ def write_page(folder: Path, plan: ExperimentPlan, command: Sequence[str], *, qu
         _accuracy(found, settings).write_json(folder / f"accuracy-{track}.json")
     places_chart(results, settings).savefig(folder / PICTURE)
     with lzma.open(folder / CSV, "wt", encoding="utf-8", newline="") as file:
-        write_rows(file, _csv_rows(results))
+        doses = [("doses", {RAND: plan.dose_values()})] if plan.has_doses else []
+        write_rows(file, _csv_rows([*results.items(), *doses]))
     parts.append(
         f"## By place of the relevant passage\n\n![MRR by place]({PICTURE})\n\n"
         f"All candidates have {w.most_chunks} chunks, with their relevant passages at the "
@@ -92,12 +93,15 @@ def _head(plan: ExperimentPlan, command: Sequence[str], *, quick: bool) -> str:
         "in each epoch, until the MRR of "
         f"{settings.validation_questions:,} held-out questions has not risen for {settings.heads.patience} "
         f"epochs, for {settings.seeds} seeds; the first seed chooses among the learning rates "
-        f"{', '.join(f'{rate:g}' for rate in settings.heads.learning_rates)}. Heads that read tokens (CEDR, "
-        f"Neural Model 1) learn from the first {settings.token_triples:,} of the questions, "
-        f"{settings.token_heads.most_epochs} times from each: too little to converge, so their rows say "
-        f"little. They are asked the first {settings.token_questions:,}; the comparison with FirstP is on "
-        "these.",
+        f"{', '.join(f'{rate:g}' for rate in settings.heads.learning_rates)}.",
     ]
+    if not all(each.has_vectors for each in plan.contenders):
+        lines[-1] += (
+            f" Heads that read tokens (CEDR, Neural Model 1) learn from the first {settings.token_triples:,} "
+            f"of the questions, {settings.token_heads.most_epochs} times from each: too little to converge, "
+            f"so their rows say little. They are asked the first {settings.token_questions:,}; the "
+            "comparison with FirstP is on these."
+        )
     if plan.whole:
         lines[-1] += (
             " If the encoder is trained too, rankers start with these heads. The last "
@@ -142,7 +146,7 @@ def _track(found: Mapping[str, Mapping[str, Sequence[Values]]], settings: Settin
         f"{RANDOMISATION} by randomisation. The paper's figures are for FarRelevant with 100 candidates and "
         "BERT; chance there is 0.038."
     )
-    return f"{_table(rows)}\n\n{legend}\n\n{_findings(findings)}"
+    return f"{_table(rows)}\n\n{legend}\n\n{_findings(findings, seeds)}"
 
 
 def _accuracy(found: Mapping[str, Mapping[str, Sequence[Values]]], settings: Settings) -> Report:
@@ -195,10 +199,11 @@ def _paper(value: float | None) -> str:
 _ANSWERS = {True: "yes", False: "no", None: "not measured"}
 
 
-def _findings(findings: Sequence[Finding]) -> str:
+def _findings(findings: Sequence[Finding], seeds: int) -> str:
     decided = [each.came_out for each in findings if each.came_out is not None and not each.is_check]
     above = (
-        f"“Above” means a higher mean and p below {ALPHA:g}: by a bootstrap over questions and seeds, with "
+        f"“Above” means a higher mean and p below {ALPHA:g}: by a bootstrap over questions"
+        f"{' and seeds' if seeds > 1 else ' (of one seed, so that it does not hold for others)'}, with "
         "Holm's correction for all tests of this table. The detectable difference is the one that such a "
         f"test, uncorrected, finds with a probability of {POWER:.0%}. "
         f"{sum(decided)} of {len(decided)} findings are confirmed."
@@ -265,7 +270,9 @@ def _positions(results: Results) -> int:
     return len(found[BIASED][0]["place 1"])
 
 
-def _csv_rows(results: Results) -> list[dict[str, Any]]:
+def _csv_rows(
+    results: Iterable[tuple[str, Mapping[str, Mapping[str, Sequence[Values]]]]],
+) -> list[dict[str, Any]]:
     return [
         {
             "track": track,
@@ -276,7 +283,7 @@ def _csv_rows(results: Results) -> list[dict[str, Any]]:
             "query_id": query_id,
             "reciprocal_rank": round(value, 6),
         }
-        for track, found in results.items()
+        for track, found in results
         for contender, by_stage in found.items()
         for stage, seeds in by_stage.items()
         for seed, conditions in enumerate(seeds)

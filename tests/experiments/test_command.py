@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from farrank_experiments.__main__ import main
-from farrank_experiments.contenders import CONTENDERS
+from farrank_experiments.contenders import CONTENDERS, RAND
+from farrank_experiments.doses import DOSES
 from farrank_loadtest.efficiency.points import all_pairs, measured_gains
 from farrank_rankers.papers import paper_models
 from support import forked
@@ -52,7 +53,10 @@ def test_the_report_has_every_ranker_condition_and_finding(finished: Path) -> No
 
     assert "its figures mean nothing" in page
     assert "learn from 6 questions, each read once" in page
+    assert "Heads that read tokens" in page
     frozen, whole = page.partition("## Encoder and aggregator trained")[::2]
+    assert "by a bootstrap over questions and seeds, with" in frozen
+    assert "by a bootstrap over questions (of one seed, so that it does not hold for others), with" in whole
     for name in RANKERS:
         title = CONTENDERS[name].title
         assert f"\n| {title} | 0." in whole or f"\n| {title} | 1." in whole
@@ -78,6 +82,20 @@ def test_the_report_has_every_ranker_condition_and_finding(finished: Path) -> No
     of_seed = 2 * (10 * 3 + 6 * 4 + 6)
     of_track = Counter(row["track"] for row in rows if row["ranker"] == "neural-model1")
     assert of_track == {"whole": of_seed, "frozen": 3 * of_seed}
+
+
+def test_a_ranker_that_reads_positions_is_trained_by_bias(squad: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    chosen = ["--rankers", "firstp", RAND]
+    assert main(["--quick", "--squad", str(squad), "--work", str(work), *chosen]) == 0
+
+    page = (work / "report" / "README.md").read_text(encoding="utf-8")
+    assert "## By bias in training" in page
+    assert "Heads that read tokens" not in page
+    doses = [row for row in figures(work) if row["track"] == "doses"]
+    assert {row["trained_on"] for row in doses} == set(DOSES)
+    assert {row["ranker"] for row in doses} == {RAND}
+    assert {row["condition"] for row in doses} == {f"place {place}" for place in range(1, 5)}
 
 
 def test_a_mean_of_passages_does_not_heed_their_places(finished: Path) -> None:
