@@ -41,14 +41,14 @@ def write_page(folder: Path, plan: ExperimentPlan, command: Sequence[str], *, qu
     results: Results = {track: found for track, found in plan.results().items() if found}
     settings, w = plan.settings, plan.settings.windows
     folder.mkdir(parents=True, exist_ok=True)
+    doses = plan.dose_values() if plan.has_doses else {}
     parts = [_head(plan, command, quick=quick)]
     for track, found in results.items():
         parts.append(f"## {TRACKS[track]}\n\n{_track(found, settings)}")
         _accuracy(found, settings).write_json(folder / f"accuracy-{track}.json")
     places_chart(results, settings).savefig(folder / PICTURE)
     with lzma.open(folder / CSV, "wt", encoding="utf-8", newline="") as file:
-        doses = [("doses", {RAND: plan.dose_values()})] if plan.has_doses else []
-        write_rows(file, _csv_rows([*results.items(), *doses]))
+        write_rows(file, _csv_rows([*results.items(), ("doses", {RAND: doses})]))
     parts.append(
         f"## By place of the relevant passage\n\n![MRR by place]({PICTURE})\n\n"
         f"All candidates have {w.most_chunks} chunks, with their relevant passages at the "
@@ -56,8 +56,8 @@ def write_page(folder: Path, plan: ExperimentPlan, command: Sequence[str], *, qu
         "FirstP reads chunk 1. Where only one line is visible, both coincide. Bands reach from the lowest "
         "seed to the highest."
     )
-    if plan.has_doses:
-        parts.append(f"## By bias in training\n\n{dose_section(plan.dose_values(), w.most_chunks)}")
+    if doses:
+        parts.append(f"## By bias in training\n\n{dose_section(doses, w.most_chunks)}")
     parts += [_learning(plan), _times(plan)]
     page = "\n\n".join(parts) + "\n"
     (folder / PAGE).write_text(page, encoding="utf-8")
