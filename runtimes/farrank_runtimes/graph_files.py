@@ -18,8 +18,8 @@ class GraphFiles:
     """The files of an export's two graphs.
 
     `longest_input`, in tokens, and `pad_id` are the reader's. `inputs` names the inputs of the encoder's
-    graph. `similarity` or `maxsim` is set for rankers whose vectors are compared without the
-    aggregator's graph.
+    graph. `aggregates_tokens` says whether the aggregator reads token vectors instead of chunk vectors.
+    `similarity` or `maxsim` is set for rankers whose vectors are compared without the aggregator's graph.
     """
 
     encoder: Path
@@ -28,6 +28,7 @@ class GraphFiles:
     longest_input: int
     pad_id: int = 0
     inputs: tuple[str, ...] = ("input_ids", "roles", "token_type_ids")
+    aggregates_tokens: bool = False
     similarity: Aggregation | None = None
     maxsim: MaxSimOptions | None = None
 
@@ -42,6 +43,7 @@ class GraphFiles:
             longest_input=reader.max_input_tokens,
             pad_id=reader.pad_id,
             inputs=export.manifest.graphs["encoder"].inputs,
+            aggregates_tokens="roles" in export.manifest.graphs["aggregator"].inputs,
             similarity=reader.spec.similarity,
             maxsim=reader.spec.maxsim,
         )

@@ -1,10 +1,11 @@
-"""The bytes of a graph are those of its file and of its weights, wherever its format has them."""
+"""Graph files: bytes with the weights, wherever a format has them, and the vectors that aggregators read."""
 
 from pathlib import Path
 
 import pytest
 
-from farrank_runtimes.graph_files import graph_bytes
+from farrank_rankers.exports.export_folder import find_exports, open_exported
+from farrank_runtimes.graph_files import GraphFiles, graph_bytes
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,21 @@ def test_weights_beside_a_graph_count(
         (tmp_path / name).write_bytes(bytes(size))
 
     assert graph_bytes(tmp_path / graph) == 3 + 50 * len(weights)
+
+
+@pytest.mark.parametrize(
+    ("family", "of_tokens"),
+    [
+        ("maxp", False),
+        ("biencoder", False),
+        ("parade-transf-pretr-q", True),
+        ("parade-transf-pretr-lateir", True),
+    ],
+)
+def test_an_aggregator_that_reads_token_vectors_is_known(
+    tiny_exports: dict[str, Path], family: str, of_tokens: bool
+) -> None:
+    (export,) = find_exports(tiny_exports[family])
+    files = GraphFiles.of(open_exported(export), "openvino")
+    assert files.aggregates_tokens == of_tokens
+    assert files.aggregator == export.path("aggregator", "openvino")

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,39 @@ def test_as_many_threads_compute_as_were_given(graphs: dict[str, Path]) -> None:
         compiled = OpenVinoGraph(graphs["maxp"] / "encoder.onnx", "f32", threads)._compiled
         assert compiled is not None
         assert compiled.get_property("INFERENCE_NUM_THREADS") == threads
+
+
+def test_without_a_stream_the_calling_thread_computes(graphs: dict[str, Path]) -> None:
+    inputs = {name: torch.ones(64, 64, dtype=torch.int64) for name in INPUTS}
+    shares, found = [], []
+    for streams in (0, 1):
+        graph = OpenVinoGraph(graphs["maxp"] / "encoder.onnx", "f32", 1, streams)
+        found.append(graph.run(inputs))
+        own_s, all_s = time.thread_time(), time.process_time()
+        for _ in range(20):
+            graph.begin(inputs).outputs()
+        shares.append((time.thread_time() - own_s) / (time.process_time() - all_s))
+    assert shares[0] > 0.8 > 0.5 > shares[1]
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+def test_only_small_aggregators_of_chunk_vectors_run_on_the_calling_thread(
+    graphs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened_with: list[tuple[str, int, int]] = []
+
+    def watched(path: Path, float_type: Any, threads: int, streams: int = 1, **rest: Any) -> OpenVinoGraph:
+        opened_with.append((path.name, threads, streams))
+        return OpenVinoGraph(path, float_type, threads, streams, **rest)
+
+    monkeypatch.setattr(openvino_runtime, "OpenVinoGraph", watched)
+    files = GraphFiles(graphs["maxp"] / "encoder.onnx", graphs["maxp"] / "aggregator.onnx", "fp32", 64)
+    of_tokens = replace(files, aggregates_tokens=True)
+    for each, least in ((files, 2**20), (of_tokens, 2**20), (files, 10)):
+        monkeypatch.setattr(openvino_runtime, "SMALL_GRAPH_BYTES", least)
+        open_graphs(each, Placement(threads=2))
+    aggregators = [rest for name, *rest in opened_with if name == "aggregator.onnx"]
+    assert aggregators == [[1, 0], [2, 1], [2, 1]]
 
 
 @pytest.mark.parametrize("rows", range(1, 8))
