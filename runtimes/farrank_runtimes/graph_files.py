@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from farrank_rankers.exports.export_folder import ExportedRanker
-from farrank_rankers.family import Aggregation, MaxSimOptions
+from farrank_rankers.family import Aggregation, EvidenceKind, MaxSimOptions
 from farrank_runtimes.runtime import Capabilities, Precision
 
 if TYPE_CHECKING:  # configuration is read without importing torch
@@ -18,8 +18,8 @@ class GraphFiles:
     """The files of an export's two graphs.
 
     `longest_input`, in tokens, and `pad_id` are the reader's. `inputs` names the inputs of the encoder's
-    graph. `aggregates_tokens` says whether the aggregator reads token vectors instead of chunk vectors.
-    `similarity` or `maxsim` is set for rankers whose vectors are compared without the aggregator's graph.
+    graph. `leaves_chunks_out` says whether the aggregator's graph scores a document again without each of its
+    chunks. `similarity` or `maxsim` is set for rankers whose vectors are compared without that graph.
     """
 
     encoder: Path
@@ -28,7 +28,7 @@ class GraphFiles:
     longest_input: int
     pad_id: int = 0
     inputs: tuple[str, ...] = ("input_ids", "roles", "token_type_ids")
-    aggregates_tokens: bool = False
+    leaves_chunks_out: bool = True
     similarity: Aggregation | None = None
     maxsim: MaxSimOptions | None = None
 
@@ -43,7 +43,7 @@ class GraphFiles:
             longest_input=reader.max_input_tokens,
             pad_id=reader.pad_id,
             inputs=export.manifest.graphs["encoder"].inputs,
-            aggregates_tokens="roles" in export.manifest.graphs["aggregator"].inputs,
+            leaves_chunks_out=export.manifest.evidence == EvidenceKind.LEAVE_ONE_OUT,
             similarity=reader.spec.similarity,
             maxsim=reader.spec.maxsim,
         )

@@ -244,11 +244,6 @@ INSTALL = "pip install 'farrank[openvino]'"
 REDUCED_TIMES = 2
 
 
-# The calling thread runs an aggregator of chunk vectors with at most these weights. It takes 0.03 to 0.1 ms
-# alone, and waiting for other threads as long again. On a busy device it would wait for a core, too.
-SMALL_GRAPH_BYTES = 2**20
-
-
 # Kernels are compiled for every new shape, which takes a considerable part of a batch's time. With steps of
 # 16 a few dozen lengths recur, with 3% more positions, and the kernels are faster.
 LENGTH_STEP = 16
@@ -274,8 +269,9 @@ def open_graphs(files: GraphFiles, placement: Placement) -> ExportedRuntime:
     PrecisionAbsent if the processor does not support the precision.
     """
     encoder = open_encoder(files.encoder, files.precision, placement)
-    small = not files.aggregates_tokens and graph_bytes(files.aggregator) <= SMALL_GRAPH_BYTES
-    threads, streams = (1, 0) if small else (placement.threads or usable_cores(), 1)
+    # Reading each chunk once takes less time than the way to another thread and back. There it would wait for
+    # a core, too, while batches run.
+    threads, streams = (placement.threads or usable_cores(), 1) if files.leaves_chunks_out else (1, 0)
     aggregator = OpenVinoGraph(files.aggregator, "f32", threads, streams)
     return ExportedRuntime(encoder, aggregator.run, files)
 

@@ -1,4 +1,4 @@
-"""Graph files: bytes with the weights, wherever a format has them, and the vectors that aggregators read."""
+"""An export's graph files: their bytes with the weights, and the work of the aggregator."""
 
 from pathlib import Path
 
@@ -27,18 +27,10 @@ def test_weights_beside_a_graph_count(
 
 
 @pytest.mark.parametrize(
-    ("family", "of_tokens"),
-    [
-        ("maxp", False),
-        ("biencoder", False),
-        ("parade-transf-pretr-q", True),
-        ("parade-transf-pretr-lateir", True),
-    ],
+    ("family", "leaves_out"), [("maxp", False), ("biencoder", False), ("parade-transf-pretr-q", True)]
 )
-def test_an_aggregator_that_reads_token_vectors_is_known(
-    tiny_exports: dict[str, Path], family: str, of_tokens: bool
+def test_an_aggregator_that_leaves_chunks_out_is_known(
+    tiny_exports: dict[str, Path], family: str, leaves_out: bool
 ) -> None:
     (export,) = find_exports(tiny_exports[family])
-    files = GraphFiles.of(open_exported(export), "openvino")
-    assert files.aggregates_tokens == of_tokens
-    assert files.aggregator == export.path("aggregator", "openvino")
+    assert GraphFiles.of(open_exported(export), "openvino").leaves_chunks_out == leaves_out

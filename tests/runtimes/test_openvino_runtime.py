@@ -156,7 +156,20 @@ def test_without_a_stream_the_calling_thread_computes(graphs: dict[str, Path]) -
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
-def test_only_small_aggregators_of_chunk_vectors_run_on_the_calling_thread(
+def test_without_a_stream_a_failure_is_raised_and_any_thread_may_run(graphs: dict[str, Path]) -> None:
+    graph = OpenVinoGraph(graphs["maxp"] / "encoder.onnx", "f32", 1, streams=0)
+    good = {name: torch.ones(2, 9, dtype=torch.int64) for name in INPUTS}
+    wanted = graph.run(good)
+    with pytest.raises(RuntimeError):
+        graph.run(good | {"token_type_ids": torch.ones(3, 5, dtype=torch.int64)})
+    found: list[list[torch.Tensor]] = []
+    thread = threading.Thread(target=lambda: found.append(graph.run(good)))
+    thread.start()
+    thread.join()
+    assert all(torch.equal(*pair) for pair in zip(found[0], wanted, strict=True))
+
+
+def test_only_an_aggregator_that_leaves_no_chunk_out_runs_on_the_calling_thread(
     graphs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened_with: list[tuple[str, int, int]] = []
@@ -167,12 +180,9 @@ def test_only_small_aggregators_of_chunk_vectors_run_on_the_calling_thread(
 
     monkeypatch.setattr(openvino_runtime, "OpenVinoGraph", watched)
     files = GraphFiles(graphs["maxp"] / "encoder.onnx", graphs["maxp"] / "aggregator.onnx", "fp32", 64)
-    of_tokens = replace(files, aggregates_tokens=True)
-    for each, least in ((files, 2**20), (of_tokens, 2**20), (files, 10)):
-        monkeypatch.setattr(openvino_runtime, "SMALL_GRAPH_BYTES", least)
-        open_graphs(each, Placement(threads=2))
-    aggregators = [rest for name, *rest in opened_with if name == "aggregator.onnx"]
-    assert aggregators == [[1, 0], [2, 1], [2, 1]]
+    for leaves_out in (False, True):
+        open_graphs(replace(files, leaves_chunks_out=leaves_out), Placement(threads=2))
+    assert [rest for name, *rest in opened_with if name == "aggregator.onnx"] == [[1, 0], [2, 1]]
 
 
 @pytest.mark.parametrize("rows", range(1, 8))
@@ -280,20 +290,14 @@ def test_absent_openvino_is_reported_with_the_command(
 EXHAUSTION = """
 import resource, sys
 from pathlib import Path
-import numpy as np
-from farrank_rankers.features import stacked
-from farrank_rankers.tokens import EncoderInput
-from farrank_runtimes.graph_files import GraphFiles
+import torch
+from farrank_runtimes.openvino_runtime import OpenVinoGraph
 from farrank_runtimes.runtime import OutOfMemory
-from farrank_runtimes.openvino_runtime import open_graphs
-from farrank_runtimes.runtime import Placement
 
-folder = Path(sys.argv[1])
-files = GraphFiles(folder / "encoder.onnx", folder / "aggregator.onnx", "fp32", longest_input=64)
-runtime = open_graphs(files, Placement(threads=1))
-row = lambda length: EncoderInput(*(np.full(length, each, dtype=np.int32) for each in (7, 3, 0)))
-batch = lambda rows, length: [row(length)] * rows
-vectors = lambda inputs: stacked(runtime.encode(inputs).rows()).vectors
+graph = OpenVinoGraph(Path(sys.argv[1]), "f32", 1, streams=int(sys.argv[2]))
+values = {"input_ids": 7, "roles": 3, "token_type_ids": 0}
+batch = lambda *shape: {name: torch.full(shape, value) for name, value in values.items()}
+vectors = lambda inputs: graph.run(inputs)[0]
 shapes = [(1, 512), (2, 9), (1, 9), (2, 512)]
 wanted = {shape: vectors(batch(*shape)) for shape in shapes}
 large = batch(512, 512)
@@ -310,9 +314,10 @@ for shape in shapes:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
-def test_real_exhaustion_is_reported_and_survived(graphs: dict[str, Path]) -> None:
+@pytest.mark.parametrize("streams", [0, 1])
+def test_real_exhaustion_is_reported_and_survived(graphs: dict[str, Path], streams: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", EXHAUSTION, str(graphs["maxp"])],
+        [sys.executable, "-c", EXHAUSTION, str(graphs["maxp"] / "encoder.onnx"), str(streams)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
