@@ -203,12 +203,16 @@ async def test_a_document_is_read_whole_once(page: Page, site: Site) -> None:
 
 async def test_texts_come_when_a_document_opens_and_little_is_moved(page: Page, site: Site) -> None:
     moved: dict[str, list[int]] = {}
+    weighed: list[asyncio.Task[None]] = []
 
     async def weigh(request: Request) -> None:
         sizes = await request.sizes()
         moved.setdefault(request.url.rpartition("/")[2], []).append(sizes["responseBodySize"])
 
-    page.on("requestfinished", lambda request: asyncio.ensure_future(weigh(request)))
+    def note(request: Request) -> None:
+        weighed.append(asyncio.create_task(weigh(request)))
+
+    page.on("requestfinished", note)
     await search(page, a="maxp")
     assert "Rhine" not in await page.content()
     assert max(moved["SearchAndRerank"]) < len(TEXTS["rhine"])
@@ -222,6 +226,9 @@ async def test_texts_come_when_a_document_opens_and_little_is_moved(page: Page, 
     await row(page, "rhine").locator("button").click(position={"x": 80, "y": 12})
     assert await page.locator("passage-reader .text").text_content() == TEXTS["rhine"]
     assert len(moved["Rerank"]) == rerank + 1
+    # A request that is weighed while the page closes would fail in the next test.
+    page.remove_listener("requestfinished", note)
+    await asyncio.gather(*weighed)
 
 
 async def test_orders_are_chosen_and_filtered(page: Page, site: Site) -> None:
