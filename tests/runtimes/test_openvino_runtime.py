@@ -290,14 +290,26 @@ def test_absent_openvino_is_reported_with_the_command(
 EXHAUSTION = """
 import resource, sys
 from pathlib import Path
+import numpy as np
 import torch
-from farrank_runtimes.openvino_runtime import OpenVinoGraph
-from farrank_runtimes.runtime import OutOfMemory
+from farrank_rankers.features import stacked
+from farrank_rankers.tokens import EncoderInput
+from farrank_runtimes.graph_files import GraphFiles
+from farrank_runtimes.openvino_runtime import OpenVinoGraph, open_graphs
+from farrank_runtimes.runtime import OutOfMemory, Placement
 
-graph = OpenVinoGraph(Path(sys.argv[1]), "f32", 1, streams=int(sys.argv[2]))
+folder = Path(sys.argv[1])
 values = {"input_ids": 7, "roles": 3, "token_type_ids": 0}
-batch = lambda *shape: {name: torch.full(shape, value) for name, value in values.items()}
-vectors = lambda inputs: graph.run(inputs)[0]
+if sys.argv[2] == "calling thread":
+    graph = OpenVinoGraph(folder / "encoder.onnx", "f32", 1, streams=0)
+    batch = lambda *shape: {name: torch.full(shape, value) for name, value in values.items()}
+    vectors = lambda inputs: graph.run(inputs)[0]
+else:
+    files = GraphFiles(folder / "encoder.onnx", folder / "aggregator.onnx", "fp32", longest_input=64)
+    runtime = open_graphs(files, Placement(threads=1))
+    row = lambda length: EncoderInput(*(np.full(length, each, dtype=np.int32) for each in values.values()))
+    batch = lambda rows, length: [row(length)] * rows
+    vectors = lambda inputs: stacked(runtime.encode(inputs).rows()).vectors
 shapes = [(1, 512), (2, 9), (1, 9), (2, 512)]
 wanted = {shape: vectors(batch(*shape)) for shape in shapes}
 large = batch(512, 512)
@@ -314,10 +326,10 @@ for shape in shapes:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
-@pytest.mark.parametrize("streams", [0, 1])
-def test_real_exhaustion_is_reported_and_survived(graphs: dict[str, Path], streams: int) -> None:
+@pytest.mark.parametrize("runs", ["runtime", "calling thread"])
+def test_real_exhaustion_is_reported_and_survived(graphs: dict[str, Path], runs: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", EXHAUSTION, str(graphs["maxp"] / "encoder.onnx"), str(streams)],
+        [sys.executable, "-c", EXHAUSTION, str(graphs["maxp"]), runs],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
